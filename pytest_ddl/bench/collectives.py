@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ddl.bench.launching.pinning import cores_per_replica, first_replica, pinned, thread_environ
+from pytest_ddl.bench.launching.pinning import cores_per_replica, first_replica, pinned, pinned_environ
 from pytest_ddl.bench.launching.stopwatch import synchronize
 from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.metrics.communication import (
@@ -138,7 +138,7 @@ def measure_collectives(
         raise ValueError(f"variant={variant!r} has no collectives to time here: give one with 2 replicas or more")
     cores = cores_per_replica(harness, spec) if pin else 0
     deadline = time.monotonic() + timeout
-    environ = thread_environ(harness.registry[spec.name], spec, cores)
+    environ = pinned_environ(harness.registry[spec.name], spec, cores)
     with harness.cluster(spec, mark, fresh=True, environ=environ) as cluster:
         job = ship.pack(time_collectives, (tuple(sizes), tuple(kinds), samples, cores))
         answers = cluster.ask(Kind.CALL, job, deadline=deadline)

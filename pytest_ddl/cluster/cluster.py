@@ -37,7 +37,7 @@ from pytest_ddl.cluster.rotation import rotated
 from pytest_ddl.cluster.sending import send
 from pytest_ddl.cluster.ship import user_modules
 from pytest_ddl.cluster.stacks import stacks_of
-from pytest_ddl.strategies.base import StrategyDefinition
+from pytest_ddl.strategies.base import StrategyDefinition, topology_of
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task
 
 GRACE = 0.3
@@ -131,7 +131,7 @@ class Cluster:
         timeout: float,
         make_arguments: bytes,
     ) -> Cluster:
-        topology = replace(definition.topology(spec), hosts=spec.hosts)
+        topology = topology_of(definition, spec)
         launcher = rotated(launcher, environ)
         try:
             reservation = reserve(launcher, topology)

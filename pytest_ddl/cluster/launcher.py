@@ -74,7 +74,8 @@ class WorkerProcess(Protocol):
 PLACE = "_PYTEST_DDL_PLACE"
 """Environment variable of a rank: the number of ranks before it that are on the same machine.
 
-A launcher for one machine does not set it: there, it is the number of the rank.
+A launcher for several hosts fills it in, if it is in the environment of a cluster. On one machine it stays empty,
+because it would be the number of the rank.
 """
 
 

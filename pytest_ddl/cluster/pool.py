@@ -8,13 +8,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pytest_ddl.cluster.cluster import Cluster
 from pytest_ddl.cluster.launcher import Launcher, LaunchError
 from pytest_ddl.cluster.resources import ResourcesBusyError, Slots
-from pytest_ddl.strategies.base import StrategyDefinition
+from pytest_ddl.strategies.base import StrategyDefinition, topology_of
 from pytest_ddl.strategies.spec import StrategySpec
 
 MAX_WARM_PROCESSES = 12
@@ -146,7 +146,7 @@ class Pool:
         gpus: dict[str, Slots] = {}
         environment = {**self._make_environ(), **(environ or {})}
         if device == "gpu":
-            topology = replace(definition.topology(spec), hosts=spec.hosts)
+            topology = topology_of(definition, spec)
             launcher: Any = self.launcher
             several = hasattr(launcher, "gpu_slots")
             needs = {"gpu": topology.devices_per_process * len(topology.ranks)}

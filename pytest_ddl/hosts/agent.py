@@ -199,11 +199,15 @@ class Agent:
         given = self._environ(environ)
         # A zygote forks workers together that have the same environment.
         groups = [([number], {**given, **own[number]}) for number in numbers] if own else [(numbers, given)]
-        started = [worker for group, values in groups for worker in self._launcher.launch(PortLease(0), group, values)]
-        for number, worker in zip(numbers, started, strict=True):
-            self._workers[number] = worker
-            self._sent[number] = (0, 0)
-            self._selector.register(worker.fileno(), selectors.EVENT_READ)
+        started = []
+        for group, values in groups:
+            workers = self._launcher.launch(PortLease(0), group, values)
+            # At once: if a later group cannot be started, the controller drops these by their numbers.
+            for number, worker in zip(group, workers, strict=True):
+                self._workers[number] = worker
+                self._sent[number] = (0, 0)
+                self._selector.register(worker.fileno(), selectors.EVENT_READ)
+            started += workers
         return [worker.pid for worker in started]
 
     def _on_lease(self, request: int, count: int) -> None:

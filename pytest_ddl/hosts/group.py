@@ -114,13 +114,13 @@ class HostGroup:
             self._just_checked = True
         return [link.host for link in self.links]
 
-    def machines(self) -> list[tuple[str, int]]:
-        """Return the machine of each host, and the number of cores that ranks may use there.
+    def machines(self) -> list[tuple[str, frozenset[int]]]:
+        """Return the machine of each host, and the cores that ranks may use there.
 
         :raises LaunchError: if a host does not answer, or cannot work together with the others.
         """
         _ = self.hosts
-        return [(found["machine"], found["affinity"]) for found in self._facts or []]
+        return [(found["machine"], frozenset(found["affinity"])) for found in self._facts or []]
 
     def gpus(self) -> list[list[str]]:
         """Return the names of the GPUs that ranks may use on each host, for ``CUDA_VISIBLE_DEVICES``.

@@ -46,7 +46,7 @@ def facts(directory: str) -> dict[str, Any]:
         "address": own_address(),
         "address6": own_address6(),
         "cores": float(usable_cores()),
-        "affinity": len(os.sched_getaffinity(0)),
+        "affinity": sorted(os.sched_getaffinity(0)),
         "machine": _machine(),
         "has_directory": os.path.isdir(directory),
         "gpus": gpus(),

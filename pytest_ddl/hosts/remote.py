@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
 from collections import Counter
@@ -101,17 +102,23 @@ class RemoteLauncher:
     def crowds(self, topology: Topology) -> dict[str, tuple[int, int]]:
         """Return the number of ranks on each machine and the cores that they share, by the name of its first host.
 
-        Emulated hosts and containers of one machine share its cores.
+        Emulated hosts share the cores of their machine. Containers of one machine do, or have cores of their own.
 
+        :raises ValueError: if two hosts share some of their cores, and not all.
         :raises LaunchError: if the hosts cannot work together.
         """
         machines = self.group.machines()
-        found: dict[str, tuple[str, int, int]] = {}
-        for host in place(topology, self._slots)[: len(topology.ranks)]:
-            machine, cores = machines[host]
-            name, ranks, fewest = found.get(machine, (self._links[host].host.name, 0, cores))
-            found[machine] = (name, ranks + 1, min(fewest, cores))
-        return {name: (ranks, cores) for name, ranks, cores in found.values()}
+        hosts = place(topology, self._slots)[: len(topology.ranks)]
+        for one, other in itertools.combinations(sorted(set(hosts)), 2):
+            (machine, cores), (second, others) = machines[one], machines[other]
+            if machine == second and cores != others and cores & others:
+                names = f"{self._links[one].host.name} and {self._links[other].host.name}"
+                raise ValueError(f"{names} share some of their cores, and not all: give both the same, or each its own")
+        first = {machines[host]: self._links[host].host.name for host in reversed(hosts)}
+        return {
+            first[machine]: (ranks, len(machine[1]))
+            for machine, ranks in Counter(map(machines.__getitem__, hosts)).items()
+        }
 
     def gpus(self) -> dict[str, int]:
         """Return the number of GPUs that ranks may use on each host, by its name. The first call waits for the hosts.
@@ -187,14 +194,18 @@ class RemoteLauncher:
                 numbers.setdefault(link, []).append(self._numbers)
             proxies = without_proxy_here(environ, [link.host.address for link in self._links])
             visible = json.loads(environ.get(_GPUS, "{}"))
-            machines = [machine for machine, _cores in self.group.machines()]
-            on = [machines[host] for host in reservation.hosts]
-            own = {started[task].number: {PLACE: str(on[:task].count(on[task]))} for task in tasks}
-            for task in tasks if visible else ():
-                own[started[task].number][_VISIBLE] = visible[task]
+            own: dict[int, dict[str, str]] = {
+                started[task].number: {_VISIBLE: visible[task]} if visible else {} for task in tasks
+            }
+            if PLACE in environ:
+                machines = self.group.machines()
+                on = [machines[host] for host in reservation.hosts]
+                for task in tasks:
+                    own[started[task].number][PLACE] = str(on[:task].count(on[task]))
             given = {name: value for name, value in {**environ, **proxies}.items() if name != _GPUS}
             requests = {
-                link: link.request("launch", mine, given, {number: own[number] for number in mine})
+                # Workers without variables of their own are forked together.
+                link: link.request("launch", mine, given, {number: own[number] for number in mine if own[number]})
                 for link, mine in numbers.items()
             }
             for link, request in requests.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pytest_ddl.strategies.spec import SYNCHRONOUS, BuildContext, Capabilities, StrategySpec, Task, Topology
@@ -86,6 +86,11 @@ class StrategyDefinition(Protocol):
 def capabilities_of(definition: StrategyDefinition) -> Capabilities:
     """Return the capabilities of a definition, or the default if its plugin declares none."""
     return getattr(definition, "capabilities", SYNCHRONOUS)
+
+
+def topology_of(definition: StrategyDefinition, spec: StrategySpec) -> Topology:
+    """Return the processes of a variant, and the number of hosts that it asks for."""
+    return replace(definition.topology(spec), hosts=spec.hosts)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from pytest_ddl.cluster.launcher import PLACE, LaunchError
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.hosts import link
 from pytest_ddl.hosts.remote import RemoteLauncher
+from pytest_ddl.strategies.base import topology_of
 from pytest_ddl.strategies.registry import StrategyRegistry
 from tests.hosts.conftest import Emulated, emulated_hosts, launcher_over
 from tests.polling import wait_until
@@ -99,24 +100,44 @@ def test_a_variant_says_over_how_many_hosts_it_is_spread(start: Callable[[str], 
     )
 
 
+HERE = frozenset(os.sched_getaffinity(0))
+
+
 @pytest.mark.parametrize(
-    ("machines", "crowds", "places"),
+    ("variant", "machines", "crowds", "places"),
     [
         # Emulated hosts are one machine, and their ranks share its cores.
-        (None, {"host0": (4, len(os.sched_getaffinity(0)))}, ["0", "1", "2", "3"]),
-        ([("a", 64), ("b", 8)], {"host0": (2, 64), "host1": (2, 8)}, ["0", "1", "0", "1"]),
+        ("workers=4", None, {"host0": (4, len(HERE))}, ["0", "1", "2", "3"]),
+        ("workers=4", [("a", range(64)), ("b", range(8))], {"host0": (2, 64), "host1": (2, 8)}, ["0", "1", "0", "1"]),
+        # Containers of one machine, each with cores of its own.
+        ("workers=4", [("a", [0, 1]), ("a", [2, 3])], {"host0": (2, 2), "host1": (2, 2)}, ["0", "1", "0", "1"]),
+        ("workers=2,hosts=1", [("a", range(64)), ("b", range(8))], {"host0": (2, 64)}, ["0", "1"]),
     ],
 )
 def test_ranks_are_counted_on_their_machine(
-    shared: RemoteLauncher, monkeypatch: pytest.MonkeyPatch, machines: Any, crowds: Any, places: list[str]
+    shared: RemoteLauncher, monkeypatch: pytest.MonkeyPatch, variant: str, machines: Any, crowds: Any, places: list[str]
 ) -> None:
     if machines is not None:
-        monkeypatch.setattr(shared.group, "machines", lambda: machines)
+        given = [(machine, frozenset(cores)) for machine, cores in machines]
+        monkeypatch.setattr(shared.group, "machines", lambda: given)
     registry = StrategyRegistry()
-    spec = registry.parse_variant("multi_worker_mirrored[workers=4]")
-    assert shared.crowds(registry[spec.name].topology(spec)) == crowds
-    with started(shared, str(spec)) as cluster:
+    spec = registry.parse_variant(f"multi_worker_mirrored[{variant}]")
+    assert shared.crowds(topology_of(registry[spec.name], spec)) == crowds
+    cluster = Cluster.start(spec, registry[spec.name], shared, environ={PLACE: ""})
+    with contextlib.closing(cluster):
         assert values(call(cluster, lambda: os.environ[PLACE])) == places
+
+
+def test_hosts_that_share_some_cores_cannot_be_pinned(shared: RemoteLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared.group, "machines", lambda: [("a", frozenset({2, 3})), ("a", frozenset(range(8)))])
+    registry = StrategyRegistry()
+    spec = registry.parse_variant("multi_worker_mirrored[workers=2]")
+    with pytest.raises(ValueError, match="host0 and host1 share some of their cores, and not all"):
+        shared.crowds(registry[spec.name].topology(spec))
+
+
+def test_a_rank_gets_no_variable_that_nobody_asked_for(start: Callable[[str], Cluster]) -> None:
+    assert values(call(start("multi_worker_mirrored"), lambda: PLACE in os.environ)) == [False, False]
 
 
 def test_servers_run_on_different_hosts(start: Callable[[str], Cluster], shared: RemoteLauncher) -> None:

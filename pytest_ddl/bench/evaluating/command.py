@@ -15,11 +15,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from pytest_ddl.bench.evaluating import page, store, table
-from pytest_ddl.bench.evaluating.plan import SWEEP, Plan, UsageError, available_cores, cells_of
+from pytest_ddl.bench.evaluating.plan import SWEEP, Plan, UsageError, cells_of
 from pytest_ddl.bench.evaluating.records import Cell, Evaluation, Identity
 from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
+from pytest_ddl.bench.launching.pinning import available_cores
 from pytest_ddl.bench.machine import load_note, machine_facts
 from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
+from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.target import Target, TargetError
 
@@ -81,6 +83,9 @@ def main(options: argparse.Namespace) -> int:
     except EvaluationError as error:
         process_harness().close()
         return failed("evaluate", f"error: {error}", WRONG)
+    except LaunchError as error:
+        process_harness().close()
+        return failed("evaluate", f"error: nothing was evaluated: {error}", WRONG)
     except KeyboardInterrupt:
         # Closed here and not at exit, so that no process is left if the caller continues.
         process_harness().close()

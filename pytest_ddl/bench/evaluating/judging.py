@@ -1,7 +1,7 @@
 """Judge trainings: their result against one device, their steps to the target, and the rank of each cell.
 
 Nothing here uses a fixed tolerance. A difference counts if it is larger than the spread over seeds, the effect of
-rounding, and the resolution of the number itself. Two cells have different ranks only if they can be told apart.
+rounding, and the resolution of the number itself. A cell ranks after those that are shown to be faster.
 """
 
 from __future__ import annotations

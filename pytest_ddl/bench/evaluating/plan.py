@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.evaluating.records import REFERENCE, Cell
+from pytest_ddl.bench.launching.pinning import cores_per_replica
 from pytest_ddl.bench.matrix import sized_variant
 from pytest_ddl.bench.records import SEED, BenchSpec
 from pytest_ddl.strategies.base import capabilities_of
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
+from pytest_ddl.strategies.spec import StrategySpec
 
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
@@ -146,7 +147,8 @@ def _cell(harness: Harness, strategy: str, replicas: int, plan: Plan) -> Cell:
     reason = harness.unavailable(spec, DdlMark(device=plan.device)) or ""
     if not reason and batch % in_sync:
         reason = f"{in_sync} replicas cannot split a global batch of {batch} evenly: give a multiple to --batch"
-    pinned = harness.device_for(spec, DdlMark(device=plan.device)) == "cpu" and replicas <= available_cores(harness)
+    on_cpu = harness.device_for(spec, DdlMark(device=plan.device)) == "cpu"
+    pinned = on_cpu and not reason and _cores(harness, spec, replicas) > 0
     return Cell(name, replicas, variant, batch, reason, kind, pinned)
 
 
@@ -161,30 +163,25 @@ def _variant(registry: StrategyRegistry, strategy: str, replicas: int) -> str | 
     return sized_variant(registry, spec.name, replicas)
 
 
-def available_cores(harness: Harness) -> int:
-    """Return the number of cores for all replicas of a launch. On several hosts, each counts as the smallest one.
-
-    :raises LaunchError: if the hosts of a launcher for several cannot work together.
-    """
-    if not harness.over_hosts:
-        return len(os.sched_getaffinity(0))
-    launcher: Any = harness.pool.launcher
-    cores: dict[str, int] = dict(launcher.group.machines())
-    return len(cores) * min(cores.values())
+def _cores(harness: Harness, spec: StrategySpec, replicas: int) -> int:
+    """Return the cores that each replica can have for itself; 0 if there are too few."""
+    try:
+        return cores_per_replica(harness, spec, replicas)
+    except ValueError:
+        return 0
 
 
 def cores_for(harness: Harness, cell: Cell, cells: Sequence[Cell]) -> int:
     """Return the cores of each replica of a launch; 0 to pin nothing.
 
-    Every replica, worker or device of the cells that fit has as many. TensorFlow counts one replica for
+    Every replica, worker or device of the pinned cells has as many. TensorFlow counts one replica for
     ``parameter_server`` and ``model_parallel``, which therefore gets the cores of all its workers or devices.
     """
     if not cell.pinned:
         return 0
-    fitting = [one.replicas for one in cells if one.pinned and not one.reason]
-    each = max(1, available_cores(harness) // max(fitting, default=1))
-    definition = harness.registry[cell.strategy]
-    in_sync = max(1, definition.num_replicas(harness.registry.parse_variant(cell.variant)))
+    parse = harness.registry.parse_variant
+    each = min(_cores(harness, parse(one.variant), one.replicas) for one in cells if one.pinned)
+    in_sync = max(1, harness.registry[cell.strategy].num_replicas(parse(cell.variant)))
     return each * max(1, cell.replicas // in_sync)
 
 

@@ -16,7 +16,7 @@ LEAST_SPREAD = 0.035
 """Standard deviation of the log of the step time between launches of one program on two cores that others share.
 
 It was measured for :data:`pytest_ddl.bench.gate.lockstep.GROUPS`. Launches that agree better do so by chance, or
-because they were close in time, and a repeated evaluation would not tell the same cells apart.
+because they were close in time, and a repeated evaluation would separate other cells.
 """
 
 
@@ -117,7 +117,7 @@ def _entry(evaluation: Evaluation, cell: Cell, by_target: bool) -> _Entry:
 def ranks_of(entries: Mapping[str, _Entry]) -> dict[str, int]:
     """Return the rank of each entry, best first: 1 and the number of entries that are shown to be faster.
 
-    Two entries are told apart if the interval of their difference excludes 0, for all pairs together (Bonferroni). The
+    Two entries are separate if the interval of their difference excludes 0, for all pairs together (Bonferroni). The
     spread of launches is that of the entry or that of all, whichever is larger, and at least :data:`LEAST_SPREAD`: with
     three launches, an entry's own spread is small by chance in many cases. Its degrees of freedom are those of all
     entries. Entries that are noisier than the others, as an F test shows, have their own spread and degrees of freedom.
@@ -129,7 +129,7 @@ def ranks_of(entries: Mapping[str, _Entry]) -> dict[str, int]:
     faster = dict.fromkeys(order, 0)
     for first, second in itertools.combinations(order, 2):
         shared = [name not in own for name in (first, second)]
-        faster[second] += _told_apart(entries[first], entries[second], shared, pooled, degrees, alpha)
+        faster[second] += _are_separate(entries[first], entries[second], shared, pooled, degrees, alpha)
     return {name: 1 + faster[name] for name in sorted(order, key=lambda name: faster[name])}
 
 
@@ -158,7 +158,7 @@ def _pooled(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
     return max(LEAST_SPREAD, math.sqrt(squares / degrees)), degrees
 
 
-def _told_apart(
+def _are_separate(
     first: _Entry, second: _Entry, shared: Sequence[bool], pooled: float, degrees: int, alpha: float
 ) -> bool:
     difference = second.mean - first.mean

@@ -51,6 +51,8 @@ class Part:
     name: str
     """Text of the progress line."""
     run: Callable[[Evaluation], Evaluation]
+    is_further: bool = False
+    """True for a part that was not planned, because only results show that it is needed."""
 
 
 class Runner:
@@ -71,6 +73,8 @@ class Runner:
         self._harness, self._train, self._plan = harness, train, plan
         self._tell, self._keep = tell, keep
         self._trainer: tuple[str, Trainer] | None = None
+        self._given_up: set[str] = set()
+        """Variants of which a further launch has failed."""
 
     def run(self, evaluation: Evaluation) -> Evaluation:
         """Run all parts that are missing.
@@ -85,6 +89,7 @@ class Runner:
         try:
             for part in self._parts():
                 done = total - self._remaining(self._now)
+                total += part.is_further
                 self._tell(f"[{done + 1}/{total}] {part.name}{_time_left(time.monotonic() - started, done, total)}")
                 found = part.run(self._now)
                 self._now = replace(found, seconds=before + time.monotonic() - started)
@@ -166,15 +171,13 @@ class Runner:
                 if _can_be_measured(self._now, cell) and self._launched(self._now, cell) < number:
                     name = f"{cell.variant}: measuring launch {number} of {self._plan.launches}"
                     yield Part(name, partial(self._measured, cell=cell))
+        # A disturbed launch would leave its cell without a place among the others.
         for number in range(self._plan.launches + 1, self._plan.launches + MORE_LAUNCHES + 1):
-            # A disturbed launch would leave its cell without a place among the others.
-            disturbed = noisy(self._now)
+            disturbed = set(noisy(self._now)) - self._given_up
             for cell in self._now.cells:
-                if not _can_be_measured(self._now, cell) or cell.variant not in disturbed:
-                    continue
-                if self._launched(self._now, cell) < number:
+                if cell.variant in disturbed and self._launched(self._now, cell) < number:
                     name = f"{cell.variant}: measuring launch {number}, because the others differ"
-                    yield Part(name, partial(self._measured, cell=cell))
+                    yield Part(name, partial(self._measured_again, cell=cell), is_further=True)
 
     # -- what a part does ------------------------------------------------------------------------
 
@@ -246,6 +249,14 @@ class Runner:
             self._tell(f"  {cell.variant}: {one_line(str(error))}")
             return evaluation.with_failure(cell.variant, "measuring", str(error))
         return replace(evaluation, launches=(*evaluation.launches, found))
+
+    def _measured_again(self, evaluation: Evaluation, cell: Cell) -> Evaluation:
+        """Measure a cell that has all of its planned launches. It keeps these if this one fails."""
+        found = self._measured(evaluation, cell)
+        if len(found.launches) > len(evaluation.launches):
+            return found
+        self._given_up.add(cell.variant)
+        return evaluation
 
     def _swept(self, evaluation: Evaluation, batch: int) -> Evaluation:
         from pytest_ddl.bench.training_to_target import steps_to_target

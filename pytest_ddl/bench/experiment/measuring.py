@@ -14,7 +14,7 @@ from pytest_ddl.bench.experiment.epochs import Orders, RankAnswer, run_epochs
 from pytest_ddl.bench.experiment.program import train_mnist
 from pytest_ddl.bench.experiment.results import Training
 from pytest_ddl.bench.launching.answers import PARTING, BenchError, all_of
-from pytest_ddl.bench.launching.pinning import thread_environ
+from pytest_ddl.bench.launching.pinning import pinned_environ
 from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.records import SEED
 from pytest_ddl.cluster import ship
@@ -109,7 +109,7 @@ def train_once(harness: Harness, plan: Plan, variant: str, repeat: int) -> Train
     started = time.monotonic()
     spec = harness.registry.parse_variant(variant)
     mark = DdlMark(device=plan.device, isolation="fresh")
-    environ = thread_environ(harness.registry[spec.name], spec, plan.cores_per_replica)
+    environ = pinned_environ(harness.registry[spec.name], spec, plan.cores_per_replica)
     with harness.cluster(spec, mark, fresh=True, environ=environ) as cluster:
         batch = plan.global_batch(cluster.num_replicas)
         steps_per_epoch = plan.train_images // batch

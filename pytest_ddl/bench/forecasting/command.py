@@ -164,7 +164,7 @@ def _with_options(series: Series, stated: Stated, servers: int | None) -> Series
 
 
 def _refuse_files(options: argparse.Namespace) -> None:
-    """Refuse options that write a forecast, where none is made for one program."""
+    """Refuse options that write a forecast if none is made for a single program."""
     for name in ("output", "picture"):
         if getattr(options, name):
             raise UsageError(f"--{name}={getattr(options, name)} writes a new forecast: leave it out with this --check")

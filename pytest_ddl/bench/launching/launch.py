@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.launching.answers import GIVEN_UP, PARTING, BenchError, all_of
 from pytest_ddl.bench.launching.pacing import Lane, Pacer, PacingError
-from pytest_ddl.bench.launching.pinning import thread_environ
+from pytest_ddl.bench.launching.pinning import pinned_environ
 from pytest_ddl.bench.launching.remote import LaunchOrders, RankResult, measure_training
 from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.processes import kill_tagged
@@ -65,7 +65,7 @@ def launch(
     scratch = folder / ".tmp"
     scratch.mkdir()
     try:
-        threads = thread_environ(harness.registry[spec.name], spec, cores_per_replica)
+        threads = pinned_environ(harness.registry[spec.name], spec, cores_per_replica)
         environ = {**threads, TAG: str(folder), "TMPDIR": str(scratch), ROTATION: str(rotation)}
         with ExitStack() as stack:
             cluster = stack.enter_context(harness.cluster(spec, mark, fresh=True, environ=environ))

@@ -9,22 +9,23 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.cluster.launcher import PLACE
-from pytest_ddl.strategies.base import StrategyDefinition
+from pytest_ddl.strategies.base import StrategyDefinition, topology_of
 from pytest_ddl.strategies.spec import StrategySpec
 
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
 
 
-def cores_per_replica(harness: Harness, spec: StrategySpec) -> int:
+def cores_per_replica(harness: Harness, spec: StrategySpec, replicas: int = 0) -> int:
     """Return the number of cores for each replica of a variant, if its replicas share the cores of their machines.
 
-    :raises ValueError: if a machine has fewer cores than replicas.
+    :param replicas: number of all replicas, or of what takes their place, such as the workers of a parameter server
+        (default: as TensorFlow counts them).
+    :raises ValueError: if a machine has fewer cores than replicas, or shares a part of them with another host.
     :raises LaunchError: if the hosts of a launcher for several cannot work together.
     """
-    definition = harness.registry[spec.name]
-    topology = definition.topology(spec)
-    of_rank = max(1, definition.num_replicas(spec) // len(topology.ranks))
+    topology = topology_of(harness.registry[spec.name], spec)
+    of_rank = max(1, (replicas or harness.registry[spec.name].num_replicas(spec)) // len(topology.ranks))
     crowds: Mapping[str, tuple[int, int]]
     if harness.over_hosts:
         launcher: Any = harness.pool.launcher
@@ -40,23 +41,35 @@ def cores_per_replica(harness: Harness, spec: StrategySpec) -> int:
     return min(cores // (ranks * of_rank) for ranks, cores in crowds.values())
 
 
+def available_cores(harness: Harness) -> int:
+    """Return the number of cores that this process may use, or those of all hosts.
+
+    :raises LaunchError: if the hosts of a launcher for several cannot work together.
+    """
+    if not harness.over_hosts:
+        return len(os.sched_getaffinity(0))
+    launcher: Any = harness.pool.launcher
+    return sum(len(cores) for _machine, cores in set(launcher.group.machines()))
+
+
 def first_replica(rank: int, replicas: int) -> int:
     """Return the index of the first replica of a rank among those on its machine.
 
     :param replicas: replicas of each rank.
     """
-    return int(os.environ.get(PLACE, rank)) * replicas
+    return int(os.environ.get(PLACE) or rank) * replicas
 
 
-def thread_environ(definition: StrategyDefinition, spec: StrategySpec, cores: int) -> dict[str, str]:
-    """Return the environment that gives processes of a variant as many computing threads as they will have cores.
+def pinned_environ(definition: StrategyDefinition, spec: StrategySpec, cores: int) -> dict[str, str]:
+    """Return the environment for processes of a variant that will be :func:`pinned`.
 
-    TensorFlow creates its thread pool when it starts, before anything is pinned. More threads than cores spin while
-    they wait for each other (a convolution took four times as long). TensorFlow's runtime reads the variable
-    (``NumIntraOpThreadsFromEnvironment``, tensorflow/core/common_runtime/process_util.cc).
+    They get as many computing threads as cores. TensorFlow creates its thread pool when it starts, before anything is
+    pinned. More threads than cores spin while they wait for each other (a convolution took four times as long).
+    TensorFlow's runtime reads the variable (``NumIntraOpThreadsFromEnvironment``,
+    tensorflow/core/common_runtime/process_util.cc).
     """
     replicas = definition.num_replicas(spec) // len(definition.topology(spec).ranks)
-    return {"TF_NUM_INTRAOP_THREADS": str(max(1, replicas) * cores)} if cores else {}
+    return {"TF_NUM_INTRAOP_THREADS": str(max(1, replicas) * cores), PLACE: ""} if cores else {}
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.machine import load_note
 from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
+from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.harness import process_harness
 
 if TYPE_CHECKING:
@@ -100,6 +101,9 @@ def ended(run: Callable[[], int]) -> int:
             return run()
     except UsageError as error:
         return failed("experiment", f"error: {error}", USAGE)
+    except LaunchError as error:
+        process_harness().close()
+        return failed("experiment", f"error: nothing was measured: {error}", WRONG)
     except KeyboardInterrupt:
         # Closed here and not at exit, so that no process is left if the caller continues.
         process_harness().close()

@@ -154,6 +154,12 @@ def test_a_rule_asks_for_what_it_misses() -> None:
     assert caught.value.collective == ("all_reduce", 100_000)
 
 
+def test_a_pack_of_all_gradients_beside_two_scalars_is_how_it_should_be() -> None:
+    usual = replace(GRADIENTS, collectives={"all_reduce": 3}, unpacked=2, reduced_bytes=4_000_008)
+    seconds = times(all_reduce_1333336=0.003, all_reduce_4000008=0.004)
+    assert RULES["one-reduction-each"].judge(evidence(of_ranks(usual), {"alone": 2.0}, collectives=seconds)) is None
+
+
 @pytest.mark.parametrize("name", ["parallel-map", "prefetch", "slow-input"])
 def test_a_repeated_batch_is_no_evidence_if_others_are_traced_again(name: str) -> None:
     problem = CASES[name][0]

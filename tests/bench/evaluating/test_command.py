@@ -6,13 +6,14 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from pytest_ddl.bench.evaluating import command, store
 from pytest_ddl.bench.evaluating.records import Evaluation, Verdict
 from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
+from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.strategies.base import Machine
 from tests.bench.evaluating.synthetic import TWO, evaluation
 
@@ -56,6 +57,18 @@ class Ending:
 @pytest.fixture
 def ending(monkeypatch: pytest.MonkeyPatch) -> Ending:
     return Ending(monkeypatch)
+
+
+def test_hosts_that_cannot_be_used_are_told_in_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unreachable(_harness: Any) -> NoReturn:
+        raise LaunchError("the host b does not answer")
+
+    monkeypatch.setattr(command, "available_cores", unreachable)
+    assert command.main(options("own_training:train")) == command.WRONG
+    told = capsys.readouterr().err
+    assert told == "pytest-ddl evaluate: error: nothing was evaluated: the host b does not answer\n"
 
 
 @pytest.mark.parametrize(

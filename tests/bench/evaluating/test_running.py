@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +17,9 @@ from pytest_ddl.bench.evaluating.records import Cell, Curve, Evaluation
 from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.training_to_target import StepsToTarget, Trial
+from pytest_ddl.hosts.placement import place
 from pytest_ddl.strategies.registry import StrategyRegistry
+from pytest_ddl.strategies.spec import Topology
 from tests.bench import made
 from tests.bench.evaluating.synthetic import ABSENT, COPIES, ONE, TWO, WORKERS, curve, identity
 
@@ -62,6 +66,8 @@ class Stage:
         self.fails: dict[str, Exception] = {}
         self.seconds: dict[str, list[float]] = {}
         """Step times of the next launches of a variant."""
+        self.launches = 9
+        """Launches of a variant after which one fails."""
         monkeypatch.setattr(Runner, "_train_once", self._train)
         monkeypatch.setattr("pytest_ddl.faults.api.check_training", self._check)
         monkeypatch.setattr("pytest_ddl.bench.launching.launch.launch", self._launch)
@@ -87,6 +93,8 @@ class Stage:
 
     def _launch(self, _harness: Any, _train: Any, spec: Any, bench: Any, *, cores_per_replica: int) -> Any:
         self._did(f"launch {spec} overlap={bench.overlap} cores={cores_per_replica}")
+        if sum(what.startswith(f"launch {spec}") for what in self.done) > self.launches:
+            raise BenchError("worker:1 was killed")
         return made.launch(str(spec), self.seconds[str(spec)].pop(0) if self.seconds.get(str(spec)) else 0.001)
 
     def _sweep(self, train: Any, target: float, batches: list[int], rates: list[float], **given: Any) -> StepsToTarget:
@@ -136,6 +144,19 @@ def test_a_cell_whose_launches_differ_is_launched_more_often(stage: Stage, secon
     again = len(stage.done)
     stage.run(replace(found, complete=False))
     assert len(stage.done) == again, "a completed evaluation has nothing more to do"
+
+
+def test_a_further_launch_that_fails_costs_its_cell_nothing(stage: Stage) -> None:
+    stage.seconds[TWO.variant] = [0.001, 0.002]
+    stage.launches = 2
+    found = stage.run(fresh(ONE, TWO, WORKERS, COPIES))
+    assert len(found.matrix.of(TWO.variant)) == 2
+    assert "measuring" not in found.failures.get(TWO.variant, {})
+    assert sum("measuring launch 3" in text for text in stage.told) == 1
+    assert not any("measuring launch 4" in text for text in stage.told), "it is not tried again"
+    assert f"  {TWO.variant}: worker:1 was killed" in stage.told
+    counted = [text[1 : text.index("]")].split("/") for text in stage.told if text.startswith("[")]
+    assert all(int(place) <= int(total) for place, total in counted)
 
 
 def test_progress_counts_up_to_the_number_of_parts(stage: Stage) -> None:
@@ -199,7 +220,7 @@ def test_a_number_that_is_not_reported_ends_it_after_the_first_training(stage: S
 def test_asynchronous_steps_overlap_and_have_the_cores_of_all_workers(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_ddl.bench.evaluating.plan.available_cores", lambda _harness: 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
     stage.run(fresh(ONE, TWO, WORKERS))
     launches = {what.split()[1]: what for what in stage.done if what.startswith("launch")}
     assert launches[WORKERS.variant].endswith("overlap=True cores=4")
@@ -268,21 +289,36 @@ def test_an_unknown_strategy_is_refused() -> None:
 
 
 def test_more_replicas_than_cores_are_not_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_ddl.bench.evaluating.plan.available_cores", lambda _harness: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {4, 5})
     cells = cells_of(harness(), "mirrored", (2, 4), plan())
     assert [cell.pinned for cell in cells] == [True, True, False]
     assert [cores_for(harness(), cell, cells) for cell in cells] == [1, 1, 0]
 
 
-def test_the_cores_are_those_of_the_hosts() -> None:
+@pytest.mark.parametrize(
+    ("hosts", "cores", "strategy", "expected"),
+    [
+        # All replicas of one process are on the first host.
+        (2, 2, "mirrored", {1: 1, 2: 1, 4: 0}),
+        # Each process of a worker is placed: two on each of two hosts.
+        (2, 2, "multi_worker_mirrored", {1: 1, 2: 1, 4: 1}),
+        # Two of four are on the first of three hosts, which limits all cells.
+        (3, 4, "multi_worker_mirrored", {1: 2, 2: 2, 4: 2}),
+        # The process of a parameter server gets the cores of all its workers.
+        (2, 4, "parameter_server", {1: 1, 2: 2, 4: 4}),
+    ],
+)
+def test_cores_are_those_of_the_hosts_where_replicas_are(
+    hosts: int, cores: int, strategy: str, expected: dict[int, int]
+) -> None:
+    def crowds(topology: Topology) -> dict[str, tuple[int, int]]:
+        of_ranks = place(topology, [cores] * hosts)[: len(topology.ranks)]
+        return {str(host): (ranks, cores) for host, ranks in Counter(of_ranks).items()}
+
     given = harness()
-    given.over_hosts = True
-    # Two hosts of one machine have the same cores.
-    hosts = [("a", 8), ("b", 2), ("b", 2)]
-    given.pool = SimpleNamespace(launcher=SimpleNamespace(group=SimpleNamespace(machines=lambda: hosts)))
-    cells = cells_of(given, "mirrored", (2, 4, 8), plan())
-    assert [cell.pinned for cell in cells if cell.replicas > 1] == [True, True, False]
-    assert {cores_for(given, cell, cells) for cell in cells if cell.pinned} == {1}
+    given.over_hosts, given.pool = True, SimpleNamespace(launcher=SimpleNamespace(crowds=crowds))
+    cells = [cell for cell in cells_of(given, strategy, (1, 2, 4), plan()) if cell.strategy == strategy]
+    assert {cell.replicas: cores_for(given, cell, cells) for cell in cells} == expected
 
 
 def test_larger_batches_take_fewer_steps() -> None:

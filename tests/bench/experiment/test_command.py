@@ -72,7 +72,7 @@ def test_a_missing_package_is_told_before_anything_runs(
 
 
 class Verdict:
-    """What a check says."""
+    """Result of a check."""
 
     def __init__(self, passed: bool) -> None:
         self.passed = passed

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_ddl.bench.launching.pinning import cores_per_replica, first_replica, pinned, thread_environ
+from pytest_ddl.bench.launching.pinning import cores_per_replica, first_replica, pinned, pinned_environ
 from pytest_ddl.cluster.launcher import PLACE
 from pytest_ddl.strategies.registry import StrategyRegistry
 
@@ -22,12 +22,12 @@ def cores(monkeypatch):
     return given
 
 
-def share(variant, crowds=None):
-    """Cores of a replica of a variant, over hosts if these have crowds of ranks."""
+def share(variant, crowds=None, replicas=0):
+    """Cores of a replica of a variant. Over hosts, ``crowds`` gives the ranks and cores of each machine."""
     registry = StrategyRegistry()
-    launcher = SimpleNamespace(crowds=lambda _topology: crowds)
-    harness = SimpleNamespace(registry=registry, over_hosts=bool(crowds), pool=SimpleNamespace(launcher=launcher))
-    return cores_per_replica(harness, registry.parse_variant(variant))
+    pool = SimpleNamespace(launcher=SimpleNamespace(crowds=crowds))
+    harness = SimpleNamespace(registry=registry, over_hosts=crowds is not None, pool=pool)
+    return cores_per_replica(harness, registry.parse_variant(variant), replicas)
 
 
 @pytest.mark.parametrize(
@@ -51,15 +51,36 @@ def test_more_replicas_than_cores_are_refused_with_both_numbers(cores):
 def test_cores_of_the_hosts_are_shared_and_not_those_of_this_machine(cores):
     variant = "multi_worker_mirrored[workers=6]"
     # Six replicas are more than the four cores here.
-    assert share(variant, {"a": (3, 64), "b": (3, 16)}) == 5
+    assert share(variant, lambda _topology: {"a": (3, 64), "b": (3, 16)}) == 5
     with pytest.raises(ValueError, match=r"b may use 2 core\(s\) for 3 replicas of multi_worker_mirrored"):
-        share(variant, {"a": (3, 64), "b": (3, 2)})
+        share(variant, lambda _topology: {"a": (3, 64), "b": (3, 2)})
+
+
+def test_the_hosts_that_a_variant_asks_for_are_asked_about(cores):
+    asked = []
+
+    def crowds(topology):
+        asked.append(topology.hosts)
+        return {"a": (4, 8)}
+
+    assert share("multi_worker_mirrored[workers=4,hosts=1]", crowds) == 2
+    assert asked == [1]
+
+
+def test_workers_of_a_parameter_server_are_in_one_process(cores):
+    servers = "parameter_server[workers=4,ps=1,processes=shared]"
+    assert share(servers) == 4
+    assert share(servers, replicas=4) == 1
+    with pytest.raises(ValueError, match=r"may use 4 core\(s\) for 5 replicas"):
+        share(servers, replicas=5)
 
 
 def test_ranks_are_counted_on_their_machine(monkeypatch):
     assert first_replica(3, 2) == 6
-    monkeypatch.setenv(PLACE, "1")
-    assert first_replica(3, 2) == 2
+    # On one machine it stays empty.
+    for place, first in (("", 6), ("1", 2)):
+        monkeypatch.setenv(PLACE, place)
+        assert first_replica(3, 2) == first
 
 
 @pytest.mark.parametrize(
@@ -106,5 +127,5 @@ def test_cores_are_given_back_after_an_error(cores):
 def test_a_process_has_as_many_computing_threads_as_its_replicas_have_cores(variant, cores, threads):
     registry = StrategyRegistry()
     spec = registry.parse_variant(variant)
-    assert thread_environ(registry[spec.name], spec, cores) == {"TF_NUM_INTRAOP_THREADS": threads}
-    assert thread_environ(registry[spec.name], spec, 0) == {}
+    assert pinned_environ(registry[spec.name], spec, cores) == {"TF_NUM_INTRAOP_THREADS": threads, PLACE: ""}
+    assert pinned_environ(registry[spec.name], spec, 0) == {}

@@ -8,7 +8,7 @@ import signal
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -20,6 +20,7 @@ from pytest_ddl.bench.studies import asynchronous, published, running
 from pytest_ddl.bench.studies.registry import STUDIES
 from pytest_ddl.bench.studies.report import Report
 from pytest_ddl.bench.studies.running import UsageError
+from pytest_ddl.cluster.launcher import LaunchError
 
 REPORT = Report(
     study="all-reduce",
@@ -120,6 +121,15 @@ def test_everything_is_written_and_told(tmp_path: Path, capsys: pytest.CaptureFi
     page = (folder / "index.html").read_text()
     assert "<svg" in page
     assert "&lt;signs&gt;" in page
+
+
+def test_hosts_that_cannot_be_used_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def measure(_options: argparse.Namespace) -> NoReturn:
+        raise LaunchError("the host b does not answer")
+
+    assert running.conduct(options(tmp_path / "out"), measure) == WRONG
+    told = capsys.readouterr().err
+    assert told == "pytest-ddl experiment: error: nothing was measured: the host b does not answer\n"
 
 
 def test_a_wrong_result_is_written_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

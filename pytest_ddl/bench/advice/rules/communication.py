@@ -58,7 +58,7 @@ def pack_options(evidence: Evidence) -> Found | None:
     "one-reduction-each",
     LIMIT,
     looks_at="reductions and their bytes (count), replayed together and one by one",
-    applies_if="there are several, and the gain of one reduction is above the noise",
+    applies_if="there are three packs or three single tensors, and the gain of one reduction is above the noise",
     expected="1 / (1 - share of communication x (1 - time of one all-reduce / time of all))",
     change=(
         "give all gradients to one call as a list: context.all_reduce(SUM, gradients), or optimizer.apply_gradients "
@@ -68,7 +68,8 @@ def pack_options(evidence: Evidence) -> Found | None:
 )
 def one_reduction_each(evidence: Evidence) -> Found | None:
     counters, count = evidence.counters, evidence.reductions
-    if count < 3:
+    # A pack of all gradients beside a loss and a metric is how it should be.
+    if max(counters.packs, counters.unpacked) < 3:
         return None
     waits = _communicates(evidence)
     if not waits or evidence.helps("packs"):
