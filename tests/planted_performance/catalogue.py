@@ -42,7 +42,7 @@ PLANTED = (
     Planted(programs.unbalanced, ("unbalanced-batches",), batch=512),
     Planted(programs.slow_worker, ("slow-worker",), batch=128),
     Planted(programs.wide_gradients, ("wide-gradients",), batch=16),
-    Planted(programs.large_gradients, ("half-gradients", "small-batch"), batch=16),
+    Planted(programs.large_gradients, ("half-gradients",), batch=256),
     Planted(programs.gathers_everything, ("gathers",), batch=16),
     Planted(programs.dense_embedding, ("dense-embedding",), batch=16),
 )

@@ -179,7 +179,7 @@ def wide_gradients(run):
 
 
 def large_gradients(run):
-    """The gradients of a large layer are reduced in float32, and the batch is small."""
+    """The gradients of a large layer are reduced in float32. The batch is large, so that a larger one helps little."""
     with run.strategy.scope():
         weights = _weights((WIDTH, 20_000), (20_000, 10))
     run.watch(variables=weights)
