@@ -89,7 +89,8 @@ def test_closures_that_run_concurrently_are_counted(task):
     faults = sweep_of("in training, batch 5", tasks=[task])
     report = check_training(programs.concurrent, SERVERS, faults=faults, **GIVEN)
     assert report.passed, str(report)
-    assert report.trials[0].verdict in (Verdict.EQUAL, Verdict.RETRIED)
+    # The order of the closures decides the bits, and chance can give it the order of the uninterrupted run.
+    assert report.trials[0].verdict in (Verdict.EXACT, Verdict.EQUAL, Verdict.RETRIED)
 
 
 def test_closures_that_are_scheduled_again_after_a_restart_are_too_many():
