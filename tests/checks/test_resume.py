@@ -128,6 +128,26 @@ def test_nothing_to_compare_is_not_a_pass(resumed: dict[int, Snapshot]) -> None:
     assert result.outcome is Outcome.NOT_APPLICABLE
 
 
+def after_the_last_step(resume: Callable[[RankRecord, Snapshot], Snapshot], steps: int) -> tuple[TrainingRecord, ...]:
+    """Records of a run that is interrupted after ``steps`` of its 4 steps, and makes no step after that."""
+    reference, whole = interrupted()
+    made = []
+    for rank in whole.ranks:
+        values = resume(rank, rank.steps[steps - 1].snapshot)
+        made.append(replace(rank, steps=rank.steps[:steps], resumed={steps: values}, final=values))
+    return reference, replace(whole, ranks=tuple(made))
+
+
+def test_after_the_last_step_the_restored_values_decide() -> None:
+    reference, good = after_the_last_step(lambda _rank, values: values, steps=4)
+    assert check_resume(reference, good, Tolerance(reference)).outcome is Outcome.PASS
+    reference, ended_early = after_the_last_step(lambda _rank, values: values, steps=3)
+    assert check_resume(reference, ended_early, Tolerance(reference)).outcome is Outcome.INCONCLUSIVE
+    reference, lost = after_the_last_step(SLOTS, steps=4)
+    found = check_resume(reference, lost, Tolerance(reference)).findings
+    assert [finding.cause for finding in found] == ["resume-lost-state"]
+
+
 def test_more_than_two_attempts_are_joined_into_one_run() -> None:
     whole = simulate(PROGRAM).ranks[0]
     parts = [

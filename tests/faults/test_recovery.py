@@ -154,8 +154,7 @@ def test_every_write_of_a_checkpoint_may_be_the_last(kind, points):
 
 @needs_gate
 def test_after_a_kill_at_every_write_another_number_of_replicas_loads_the_last_complete_save():
-    # A step is left after the last save: a run without a step cannot be compared on another number of replicas.
-    program = partial(programs.checkpointed, steps=3)
+    program = partial(programs.checkpointed, steps=2)
     report = check_training(
         program,
         "mirrored[replicas=2]",
@@ -291,6 +290,16 @@ def test_a_program_continues_on_another_number_of_workers(workers, on):
     )
     assert report.passed, str(report)
     assert (only(report).verdict, only(report).resumed_at) == (Verdict.EQUAL, 2)
+
+
+@pytest.mark.parametrize(("sin", "verdict"), [("", Verdict.EQUAL), ("forgets the optimizer", Verdict.DIVERGED)])
+def test_after_the_last_step_too_another_number_of_replicas_is_compared(sin, verdict):
+    program = partial(programs.checkpointed, sin=sin)
+    given = {"faults": "kill worker:0 after save 3", "restart_on": "mirrored[replicas=3]", **GIVEN}
+    report = check_training(program, "mirrored[replicas=2]", **given)
+    trial = only(report)
+    assert (trial.verdict, trial.resumed_at, report.passed) == (verdict, 6, not sin), str(report)
+    assert not sin or trial.finding.cause == "resume-lost-state"
 
 
 def test_the_limits_are_kept_or_named():
