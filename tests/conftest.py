@@ -1,10 +1,11 @@
-"""Shared by all tests of the plugin: the path to the suite, tiers, and a folder of their own for warm servers."""
+"""Shared by all tests of the plugin: the path to the suite, tiers, and what a test must not leave to the next one."""
 
 from __future__ import annotations
 
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,13 @@ def pytest_configure(config: pytest.Config) -> None:
         folder.cleanup()
 
     config.add_cleanup(end)
+
+
+@pytest.fixture(autouse=True)
+def modules_of_this_test() -> Iterator[None]:
+    """Forget what a test imports from its temporary folder: the gate and launchers over hosts look at every module."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if "pytest-of-" in str(getattr(sys.modules[name], "__file__", None)):
+            del sys.modules[name]

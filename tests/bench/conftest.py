@@ -1,9 +1,8 @@
-"""Give tests the signals of a terminal, and forget the modules that they import from temporary folders."""
+"""Give tests the signals of a terminal."""
 
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -24,13 +23,3 @@ def signals_as_in_a_terminal() -> Iterator[None]:
     yield
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
-
-
-@pytest.fixture(autouse=True)
-def modules_of_this_test() -> Iterator[None]:
-    """Forget what a test imports from its temporary folder: the gate and launchers over hosts look at every module."""
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if "pytest-of-" in str(getattr(sys.modules[name], "__file__", None)):
-            del sys.modules[name]

@@ -24,6 +24,7 @@ sys.stdin.read()
 """
 
 
+# The ranges of these tests are outside of that of clusters, which other tests run at the same time.
 def hold(count: int, first: int = resources.FIRST_PORT, last: int = resources.LAST_PORT) -> Any:
     command = [sys.executable, "-c", HOLDER, str(count), str(first), str(last)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -31,7 +32,7 @@ def hold(count: int, first: int = resources.FIRST_PORT, last: int = resources.LA
 
 def test_many_leases_of_several_processes_never_share_a_port() -> None:
     # The range is little larger than what is taken, so that random choices would collide.
-    holders = [hold(40, 24_000, 24_200) for _ in range(4)]
+    holders = [hold(40, 17_000, 17_200) for _ in range(4)]
     taken = [int(port) for holder in holders for port in holder.stdout.readline().split()]
     for holder in holders:
         holder.communicate(timeout=30)
@@ -47,11 +48,11 @@ def test_leases_of_one_process_never_share_a_port() -> None:
 
 
 def test_a_killed_holder_leaves_its_ports_free() -> None:
-    holder = hold(10, 24_200, 24_210)
+    holder = hold(10, 17_200, 17_210)
     assert len(holder.stdout.readline().split()) == 10
     holder.send_signal(signal.SIGKILL)
     holder.communicate(timeout=30)
-    again = hold(10, 24_200, 24_210)
+    again = hold(10, 17_200, 17_210)
     assert len(again.stdout.readline().split()) == 10
     again.communicate(timeout=30)
 
@@ -68,8 +69,8 @@ def test_a_port_that_a_server_listens_on_is_not_leased(monkeypatch: pytest.Monke
 
 
 def test_a_released_port_can_be_leased_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "FIRST_PORT", 24_300)
-    monkeypatch.setattr(resources, "LAST_PORT", 24_302)
+    monkeypatch.setattr(resources, "FIRST_PORT", 17_300)
+    monkeypatch.setattr(resources, "LAST_PORT", 17_302)
     lease = PortLease(2)
     with pytest.raises(LaunchError, match="free ports"):
         PortLease(1)

@@ -87,10 +87,10 @@ def test_a_launcher_without_descriptors_says_so(tmp_path: Path) -> None:
 
 
 def test_no_free_ports_say_how_to_find_their_holders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "FIRST_PORT", 24_400)
-    monkeypatch.setattr(resources, "LAST_PORT", 24_402)
+    monkeypatch.setattr(resources, "FIRST_PORT", 17_400)
+    monkeypatch.setattr(resources, "LAST_PORT", 17_402)
     held = PortLease(1)
-    with pytest.raises(LaunchError, match=r"no 2 free ports between 24400 and 24402 .*`ss -lntup`"):
+    with pytest.raises(LaunchError, match=r"no 2 free ports between 17400 and 17402 .*`ss -lntup`"):
         PortLease(2)
     held.release()
 

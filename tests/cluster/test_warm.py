@@ -320,7 +320,7 @@ def test_a_suspended_process_that_holds_the_lock_does_not_stop_others(
 
 def test_server_ends_when_idle(home: Path) -> None:
     key = warm.key_of(os.environ)
-    warm.start(key, os.environ, idle_minutes=0.001)
+    warm.start(key, os.environ, idle_minutes=0.05)
     pid = warm.wait_until_ready(key).pid
     wait_until(lambda: not runs(pid), "the server does not end")
     assert [path.name for path in home.iterdir() if path.suffix in (".socket", ".json")] == []

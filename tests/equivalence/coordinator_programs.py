@@ -61,6 +61,18 @@ def _keras(run, factor=1.0):
     return model, optimizer, step
 
 
+def _slow(quick):
+    @tf.function
+    def step(iterator):
+        work = tf.random.stateless_uniform((500, 500), (1, 2))
+        for _ in range(4):
+            work = tf.tanh(work @ work)
+        with tf.control_dependencies([work]):
+            return quick(iterator)
+
+    return step
+
+
 def records_once(run):
     """The data is whole on every worker, and repeated: nothing is said of which batches are consumed."""
     model, optimizer, step = _keras(run)
@@ -124,7 +136,15 @@ def loses_updates_recorded_on_one_device(run):
 def _loses_updates(run, after):
     with run.strategy.scope():
         weight = tf.Variable(tf.zeros((FEATURES, 1)), name="weight")
+        begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
     run.watch(variables=[weight])
+
+    def wait_for_another():
+        # Without this, a worker that is slow to begin leaves all closures to the other, and no update is lost.
+        begun.assign_add(1)
+        return tf.while_loop(
+            lambda turn: (turn < 20_000) & (begun.read_value() < 2), lambda turn: (turn + 1,), [tf.constant(0)]
+        )[0]
 
     @tf.function
     def step(iterator):
@@ -132,14 +152,11 @@ def _loses_updates(run, after):
         x, y = tf.cast(x, weight.dtype), tf.cast(y, weight.dtype)
         before = weight.read_value()
         with tf.control_dependencies([before]):
-            work = tf.random.stateless_uniform((300, 300), (1, 2))
-            for _ in range(3):
-                work = tf.tanh(work @ work)
+            turns = wait_for_another() if is_coordinated(run) else 0
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(x @ weight - y))
         gradient = tape.gradient(loss, weight)
-        slow = tf.cast(tf.reduce_sum(work), weight.dtype) * 0.0
-        weight.assign(before - 0.01 * gradient + slow)
+        weight.assign(before - 0.01 * gradient + tf.cast(turns, weight.dtype) * 0.0)
         return loss
 
     _schedule(run, step, after)
@@ -165,14 +182,14 @@ def never_joins(run):
     """Nothing waits for the closures: the weights are recorded while they still run."""
     model, optimizer, step = _keras(run)
     run.watch(model=model, optimizer=optimizer)
-    _schedule(run, step, join=False)
+    _schedule(run, _slow(step), join=False)
     run.record()
 
 
 def joins_after_recording(run):
     model, optimizer, step = _keras(run)
     run.watch(model=model, optimizer=optimizer)
-    _schedule(run, step, join=False)
+    _schedule(run, _slow(step), join=False)
     run.record()
     if is_coordinated(run):
         tf.distribute.coordinator.ClusterCoordinator(run.strategy).join()
@@ -181,24 +198,16 @@ def joins_after_recording(run):
 def never_joins_and_records_each_step(run):
     model, optimizer, step = _keras(run)
     run.watch(model=model, optimizer=optimizer)
-    _schedule(run, step, after=lambda loss: run.record(loss=loss), join=False)
+    _schedule(run, _slow(step), after=lambda loss: run.record(loss=loss), join=False)
     if is_coordinated(run):
         run.record()
 
 
 def records_before_the_last_closures_end(run):
     """The second half of the closures ends after the last recorded step, and the program waits for it."""
-    model, optimizer, quick = _keras(run)
+    model, optimizer, step = _keras(run)
     run.watch(model=model, optimizer=optimizer)
-
-    @tf.function
-    def step(iterator):
-        work = tf.random.stateless_uniform((500, 500), (1, 2))
-        for _ in range(4):
-            work = tf.tanh(work @ work)
-        with tf.control_dependencies([work]):
-            return quick(iterator)
-
+    step = _slow(step)
     if not is_coordinated(run):
         _schedule(run, step, after=lambda loss: run.record(loss=loss))
         return

@@ -109,7 +109,7 @@ def test_a_rank_that_fails_is_a_finding(program, cause, symptom, words):
 
 @pytest.mark.slow
 def test_a_hang_is_a_finding_with_stacks():
-    report = check_training(programs.hangs, "mirrored", **{**GIVEN, "timeout": 12})
+    report = check_training(programs.hangs, "mirrored", **{**GIVEN, "timeout": 20})
     finding = report.findings[0]
     assert (finding.cause, finding.symptom) == ("deadline-exceeded", "hang")
     assert "in hangs" in finding.details

@@ -95,7 +95,7 @@ def test_an_exception_of_a_noise_run_is_a_note_with_its_place():
 
 @pytest.mark.slow
 def test_a_hang_is_shown_with_its_place():
-    report = check_training(programs.hangs_in_a_helper, "mirrored", **{**GIVEN, "timeout": 15})
+    report = check_training(programs.hangs_in_a_helper, "mirrored", **{**GIVEN, "timeout": 20})
     assert report.findings[0].cause == "deadline-exceeded"
     assert place_of(PROGRAMS, "signal.pause()") in report.findings[0].source
     assert "waits in:" in str(report)

@@ -27,9 +27,9 @@ from pytest_ddl.hosts.transports.ray_nodes import Ray
 from tests.polling import wait_until
 
 NODES = ["node-a", "node-b"]
-FAST = 15.0
+FAST = 45.0
 """Maximum seconds of an answer that needs no training, on a busy machine."""
-GONE = 5.0
+GONE = 30.0
 """Seconds after a kill of the bridge in which all processes on the node have ended."""
 
 with_ray = pytest.mark.skipif(

@@ -78,7 +78,14 @@ def tree_of(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def none_runs(processes: list[psutil.Process]) -> bool:
-    return not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes)
+    return not any(_runs(one) for one in processes)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it ended between the two
+        return False
 
 
 @pytest.mark.parametrize("variant", ["multi_worker_mirrored", "multi_worker_mirrored[workers=4]"])
@@ -143,7 +150,7 @@ def test_a_rank_gets_no_variable_that_nobody_asked_for(start: Callable[[str], Cl
 def test_servers_run_on_different_hosts(start: Callable[[str], Cluster], shared: RemoteLauncher) -> None:
     cluster = start("parameter_server[processes=separate]")
 
-    def step() -> list[int]:
+    def step() -> None:
         import tensorflow as tf
 
         from pytest_ddl import current_strategy
@@ -158,11 +165,15 @@ def test_servers_run_on_different_hosts(start: Callable[[str], Cluster], shared:
             counts.assign_add([1, 2])
             return tf.distribute.coordinator.experimental_get_current_worker_index()
 
-        workers = coordinator.fetch([coordinator.schedule(closure) for _ in range(20)])
+        # TensorFlow promises no fairness: a worker that is slow to begin may get none of a few closures.
+        workers: list[int] = []
+        deadline = time.monotonic() + 60
+        while set(workers) != {0, 1} and time.monotonic() < deadline:
+            workers += coordinator.fetch([coordinator.schedule(closure) for _ in range(20)])
         assert set(workers) == {0, 1}
-        return list(counts.numpy().tolist())
+        assert counts.numpy().tolist() == [len(workers), 2 * len(workers)]
 
-    assert values(call(cluster, step)) == [[20, 40]]
+    assert values(call(cluster, step)) == [None]
     # The zygotes of the hosts have forked the coordinator, a worker and the parameter server, and the other worker.
     assert [len(agent.children()[0].children()) for agent in agents(shared)] == [3, 1]
 
@@ -177,12 +188,19 @@ def test_output_and_failures_arrive(start: Callable[[str], Cluster]) -> None:
         assert rank is not None
         print(f"printed by rank {rank.rank}")
         os.write(2, b"written to stderr\n" * 100_000)
+
+    def fail() -> None:
+        from pytest_ddl.cluster.worker import current_rank
+
+        rank = current_rank()
+        assert rank is not None
         if rank.rank == 1:
             raise ValueError("a failure of rank 1")
 
-    first, second = call(cluster, speak)
-    assert first.stdout == "printed by rank 0\n"
-    assert first.stderr.count("written to stderr\n") == 100_000
+    for number, answer in enumerate(call(cluster, speak)):
+        assert answer.stdout == f"printed by rank {number}\n"
+        assert answer.stderr.count("written to stderr\n") == 100_000
+    _, second = call(cluster, fail)
     assert second.failure is not None
     assert "a failure of rank 1" in second.failure.message
 
@@ -196,7 +214,7 @@ def test_a_stuck_rank_shows_its_stacks(start: Callable[[str], Cluster]) -> None:
     def stuck_in_pause() -> None:
         signal.pause()
 
-    answers = call(start("multi_worker_mirrored"), stuck_in_pause, seconds=1.0)
+    answers = call(start("multi_worker_mirrored"), stuck_in_pause, seconds=5.0)
     assert [answer.fate for answer in answers] == [Fate.DEADLINE] * 2
     assert all("in stuck_in_pause" in answer.stacks for answer in answers)
 
@@ -205,7 +223,7 @@ def test_a_rank_can_be_suspended_killed_and_restarted(start: Callable[[str], Clu
     cluster = start("mirrored")
     (before,) = values(call(cluster, os.getpid))
     cluster.signal(0, signal.SIGSTOP)
-    assert psutil.Process(before).status() == psutil.STATUS_STOPPED
+    wait_until(lambda: psutil.Process(before).status() == psutil.STATUS_STOPPED, "the rank is not suspended")
     cluster.signal(0, signal.SIGCONT)
     assert values(call(cluster, os.getpid)) == [before]
     cluster.restart(0, time.monotonic() + 60)
@@ -249,9 +267,9 @@ def test_servers_listen_at_the_addresses_of_their_hosts(start: Callable[[str], C
 def test_the_end_of_a_part_is_a_clear_verdict(
     emulated: Emulated, over: Over, struck: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "SILENCE", 3.0)
     launcher = over(emulated)
     with started(launcher, "multi_worker_mirrored") as cluster:
+        monkeypatch.setattr(link, "SILENCE", 3.0)
         agent = agents(launcher)[1]
         everything = tree_of([agent])
         victim = (agent.children()[0] if struck == "zygote" else agent).pid

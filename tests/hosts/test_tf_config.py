@@ -400,7 +400,7 @@ def test_a_killed_controller_ends_the_task(two: TwoTasks, new_project: MakeProje
     took = time.monotonic() - killed
     both[0].communicate()
     task = project.finish(both[1])
-    assert took < 5.0, task.stderr
+    assert took < 20.0, task.stderr
     assert task.status == 3
     assert "has ended without saying its exit status" in task.stderr.splitlines()[-1]
     assert task.processes == []

@@ -136,6 +136,7 @@ def test_a_recorded_handshake_is_of_no_use_later(door: Door) -> None:
     tap = Tap(door.port)
     door.dial(port=tap.port).close()
     assert len(tap.sent) == ANSWER
+    wait_until(lambda: not door.controller._controls, "the first connection does not end")
     with door.connect() as connection:
         connection.sendall(tap.sent)
         assert len(rest(connection)) == CHALLENGE

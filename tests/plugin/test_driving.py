@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.plugin.conftest import PATIENT
+
 pytestmark = pytest.mark.slow
 
 CLUSTER = """
@@ -96,7 +98,7 @@ CLUSTER = """
     def test_after_the_kill(ddl_cluster):
         assert ddl_cluster.run(sum_of_ranks) == [2.0, 2.0]
 
-    @pytest.mark.ddl(strategies="multi_worker_mirrored", timeout=1)
+    @pytest.mark.ddl(strategies="multi_worker_mirrored", timeout=5)
     def test_suspended(ddl_cluster):
         ddl_cluster.suspend("worker:1")
         with pytest.raises(RankError, match="deadline exceeded: no answer from rank 1 of 2"):
@@ -229,7 +231,7 @@ LABEL = "[multi_worker_mirrored]"
 
 @pytest.fixture(scope="module")
 def run(new_project: Callable[..., Any]) -> Any:
-    return new_project(PROJECT).pytest()
+    return new_project(PROJECT | PATIENT).pytest("-p", "patient")
 
 
 def test_the_run_leaves_nothing(run: Any) -> None:

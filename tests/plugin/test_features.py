@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.plugin.conftest import PATIENT
+
 pytestmark = pytest.mark.slow
 
 PROJECT = {
@@ -202,7 +204,7 @@ LABEL = "multi_worker_mirrored"
 
 @pytest.fixture(scope="module")
 def run(new_project: Callable[..., Any]) -> Any:
-    return new_project(PROJECT).pytest("--import-mode=importlib", "-ra")
+    return new_project(PROJECT | PATIENT).pytest("-p", "patient", "--import-mode=importlib", "-ra")
 
 
 def test_the_run_leaves_nothing(run: Any) -> None:
