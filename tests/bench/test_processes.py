@@ -16,7 +16,7 @@ STUBBORN = ["sh", "-c", "trap '' TERM; setsid sleep 300 & sleep 300"]
 
 @pytest.mark.slow
 def test_all_of_them_are_ended_with_those_in_other_sessions(tmp_path: Path) -> None:
-    with Processes("test-bench-processes") as processes:
+    with Processes(f"test-bench-processes-{os.getpid()}") as processes:
         process = processes.start(STUBBORN, tmp_path, dict(os.environ), tmp_path / "log")
         while len(processes.pids()) < 3:
             assert process.poll() is None
@@ -25,7 +25,7 @@ def test_all_of_them_are_ended_with_those_in_other_sessions(tmp_path: Path) -> N
 
 
 def test_a_second_interruption_leaves_none_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    processes = Processes("test-bench-processes-interrupted")
+    processes = Processes(f"test-bench-processes-interrupted-{os.getpid()}")
     process = processes.start(STUBBORN, tmp_path, dict(os.environ), stdin=subprocess.PIPE)
     real, waits = process.wait, []
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddl.harness import process_harness
 from tests import polling
 
 pytestmark = pytest.mark.slow
@@ -23,6 +24,8 @@ def clusters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     from benchmarks import clusters
 
+    # A cluster that an earlier test has left ends by itself, and its processes would be missing then.
+    process_harness().close()
     return clusters
 
 

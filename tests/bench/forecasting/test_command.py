@@ -188,11 +188,14 @@ def test_a_training_function_is_measured_and_forecast(
     options = ["--batch=8", "--launches=1", "--replicas=2,64"]
     status = main(["forecast", "pytest_ddl.bench.studies.medical:train_mlp", *options])
     out, told = capsys.readouterr()
-    # Three batches on one device, and two workers. The times depend on the machine, and on a busy one they can
-    # contradict each other, so that no row is forecast.
-    assert status == (INCOMPLETE if "the measured times contradict each other" in out else OK)
-    assert "64 replicas are more than 16 times the 2 that were measured" in " ".join(out.split())
-    assert "from 4 measured sizes (1 x batch 8, 2 x batch 8, 1 x batch 4, 1 x batch 2)" in " ".join(out.split())
+    text = " ".join(out.split())
+    # Three batches on one device, and two workers. The times depend on the machine. On a busy one they can contradict
+    # each other, or one device can be slower than two workers, so that no row is forecast.
+    slow_baseline = "times as fast as ideal" in text
+    refused = slow_baseline or "the measured times contradict each other" in text
+    assert status == (INCOMPLETE if refused else OK)
+    assert slow_baseline or "64 replicas are more than 16 times the 2 that were measured" in text
+    assert "from 4 measured sizes (1 x batch 8, 2 x batch 8, 1 x batch 4, 1 x batch 2)" in text
     assert "link between nodes" not in out
     assert told.count("measuring") == 3
 

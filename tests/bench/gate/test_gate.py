@@ -126,7 +126,7 @@ def test_both_versions_take_turns_and_give_one_number(training: Path) -> None:
     base, head = repository.version("main~1"), repository.version("WORKTREE")
     plan = GatePlan("main~1", "WORKTREE", ("bench.training:train",), repository=training)
     with both_sides(plan, repository, base, head) as (one, other, _notes):
-        bench = BenchSpec(batch_per_replica=4)
+        bench = BenchSpec(batch_per_replica=4, timeout=400)
         with VersionPair(one, other, Target.parse("bench.training:train"), "one_device", 1, bench, groups=4) as pair:
             found = pair.launch()
     assert len(found.ratios) == 4
@@ -147,7 +147,7 @@ def test_launches_are_processes_of_their_own_and_interpreters_are_renewed(
     base, head = repository.version("main~1"), repository.version("main")
     plan = GatePlan("main~1", "main", ("bench.training:told",), repository=training)
     with both_sides(plan, repository, base, head) as (one, other, _notes):
-        bench = BenchSpec(batch_per_replica=4)
+        bench = BenchSpec(batch_per_replica=4, timeout=400)
         with VersionPair(one, other, Target.parse("bench.training:told"), "one_device", 1, bench, groups=1) as pair:
             reports = [pair.launch(number) for number in range(3)]
             assert started_for(training) != []
@@ -172,8 +172,10 @@ def test_a_version_that_fails_in_a_later_launch_could_not_be_measured(
 ) -> None:
     monkeypatch.setenv("TOLD", str(tmp_path / "told"))
     (training / "src" / "helper.py").write_text("FACTOR = 1.3\n")
-    bench = BenchSpec(batch_per_replica=4)
-    result = run_gate(GatePlan("main", "WORKTREE", ("bench.training:fails_later",), bench=bench, repository=training))
+    bench = BenchSpec(batch_per_replica=4, timeout=400)
+    targets = ("bench.training:fails_later",)
+    # The second launch fails, so that the time of the first one must not use the budget up.
+    result = run_gate(GatePlan("main", "WORKTREE", targets, bench=bench, repository=training, budget=3600))
     assert [cell.verdict for cell in result.cells] == [Verdict.ERROR]
     assert "a mistake that shows later" in result.cells[0].reason
     assert result.cells[0].reason.startswith("HEAD (")

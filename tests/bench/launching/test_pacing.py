@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -170,13 +171,14 @@ def test_a_pacer_that_is_closed_wakes_up_who_waits():
 
 
 def test_no_folder_and_no_open_file_is_left():
+    gc.collect()  # what earlier tests have left may have open files
     before = len(os.listdir("/proc/self/fd"))
     with paced({}, {}) as (lane, threads):
         folder = Path(threads[0].paced._line._socket.getpeername()).parent
         assert folder.is_dir()
         lane.run_block(1, soon())
     assert not folder.exists()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_the_socket_lies_where_it_is_told_unless_the_path_would_be_too_long(tmp_path):

@@ -171,9 +171,9 @@ def test_one_worker_trains_as_the_listing_says(push: int, fetch: int) -> None:
 def test_staleness_is_that_of_other_workers() -> None:
     """Two workers, one slow: the fast one makes most updates, and those of the slow one are stale by them."""
     data = images(64)
-    setting = Setting(ASYNCHRONOUS, 2, True, rate=0.05, batch=8, examples=8 * 60, delay=0.5)
+    setting = Setting(ASYNCHRONOUS, 2, True, rate=0.05, batch=8, examples=8 * 200, delay=0.5)
     found = asynchronous.launch(data, setting, seed=3, timeout=240)
-    assert len(found.staleness) == 60
+    assert len(found.staleness) == 200
     slow = [late for late, worker in zip(found.staleness, found.workers, strict=True) if worker == 1]
     assert slow
     assert max(slow) > 0
