@@ -78,7 +78,7 @@ def checkpointed(run, sin="", steps=STEPS):
             manager.save()
 
 
-def preempted(run, sin=""):
+def preempted(run, sin="", steps=STEPS):
     """Save at a notice of preemption only, with TensorFlow's handler, and end with a status that asks for a restart."""
     model, optimizer = build(run)
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
@@ -90,7 +90,7 @@ def preempted(run, sin=""):
     handler = tf.distribute.experimental.PreemptionCheckpointHandler(
         run.strategy.cluster_resolver, checkpoint, str(run.tmp_path / "saved"), config
     )
-    x, y = data()
+    x, y = data(steps * BATCH)
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size)
     dataset = dataset if sin == "begins the data again" else dataset.skip(int(handler.total_run_calls))
     train_step = step_function(run, model, optimizer)

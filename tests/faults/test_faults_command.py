@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 def run(*arguments, cwd):
     command = [sys.executable, "-m", "pytest_ddl.cli", "faults", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,6 @@ def only(report):
     [
         ("kill worker:1 before training", 0),
         ("kill worker:0 before step 4", 1),
-        ("kill worker:1 in step 4, batch 1", 1),
         ("kill worker:1 in step 4, collective 1", 1),
         ("kill worker:0 after step 4", 2),
         ("kill worker:0 before save 2", 2),
@@ -51,6 +50,16 @@ def test_a_program_that_saves_recovers_exactly(fault, work):
     assert (trial.verdict, trial.work_lost, trial.attempts) == (Verdict.EXACT, work, 2)
     assert trial.detected is not None
     assert trial.resumed is not None
+
+
+def test_a_rank_that_ends_within_a_step_costs_it_at_most():
+    # The rank reads its batch beside its all-reduces, so that the others may have what they need and save the step.
+    given = {"faults": "kill worker:1 in step 4, batch 1", "exact": True, "always_loadable": True, **GIVEN}
+    report = check_training(programs.checkpointed, WORKERS, **given)
+    assert report.passed, str(report)
+    trial = only(report)
+    assert (trial.verdict, trial.attempts) == (Verdict.EXACT, 2)
+    assert (trial.work_lost, trial.resumed_at) in {(1, 2), (0, 4)}
 
 
 @pytest.mark.parametrize("kind", ["term", "term-group"])
@@ -71,15 +80,17 @@ def test_tensorflow_keeps_workers_alive_within_the_grace():
 @pytest.mark.parametrize("strategy", ["mirrored", WORKERS])
 def test_a_notice_of_preemption_lets_the_program_save_before_it_ends(strategy):
     fault = "notice worker:0 before step 4"
-    report = check_training(programs.preempted, strategy, faults=fault, exact=True, max_lost_steps=0, **GIVEN)
+    program = partial(programs.preempted, steps=12)
+    report = check_training(program, strategy, faults=fault, exact=True, max_lost_steps=0, **GIVEN)
     assert report.passed, str(report)
     trial = only(report)
     assert (trial.attempts, trial.work_lost) == (2, 0)
-    assert trial.resumed_at in (3, 4, 5)  # TensorFlow's handler agrees on a step with the other workers
+    # TensorFlow's handler hears of it beside the steps, and agrees on a later one with the other workers.
+    assert 3 <= trial.resumed_at < 12
 
 
 def test_a_notice_that_nobody_reads_costs_what_was_not_saved():
-    fault = "notice worker:0 before step 4 for 1 s"
+    fault = "notice worker:0 before step 4 for 10 s"
     program = partial(programs.preempted, sin="watches nothing")
     report = check_training(program, "mirrored", faults=fault, max_lost_steps=0, **GIVEN)
     trial = only(report)

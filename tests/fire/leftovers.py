@@ -39,6 +39,7 @@ def leftovers(outcome: Any, ports_file: Path, before: set[str]) -> dict[str, Any
     ports = {int(line) for line in ports_file.read_text().split()} if ports_file.exists() else set()
     # A process of another run may use shared memory now. Only memory that no process has mapped is left behind.
     shared = {name for name in shared_memory() - before if not _is_mapped(str(SHARED / name))}
+    shared &= shared_memory()  # another run may have removed its own meanwhile
     found = {
         "processes": outcome.processes,
         "files": outcome.files,

@@ -56,7 +56,7 @@ CONFTEST = """
     import fire_points
     import pytest_ddl.harness
     import pytest_ddl.items.on_ranks
-    from pytest_ddl.cluster import cluster, local_launcher
+    from pytest_ddl.cluster import cluster, local_launcher, resources
     from pytest_ddl.cluster.protocol import Kind
     from pytest_ddl.cluster.resources import PortLease
 
@@ -66,6 +66,8 @@ CONFTEST = """
         if fire_points.in_rank():
             return
         worker, xdist = hasattr(config, "workerinput"), config.getoption("numprocesses", None)
+        # No cluster of another test leases ports of this range, so that a held one was left by this run.
+        resources.FIRST_PORT, resources.LAST_PORT = map(int, os.environ["FIRE_PORTS"].split(","))
         name = "xdist_worker" if worker else "xdist_controller" if xdist else "pytest_process"
         os.environ["FIRE_" + name] = str(os.getpid())
         # Limits of 120 s, which a test does not wait for.
@@ -99,6 +101,8 @@ CONFTEST = """
         if kind is Kind.BOOT and len(self.processes) == 2:
             fire_points.PIDS["rank"] = self.processes[1].pid
             fire_points.reached("start of a cluster")
+            # The start that may have been struck has its deadline. What replaces it meets a busy machine.
+            pytest_ddl.harness.START_TIMEOUT = pytest_ddl.items.on_ranks.START_TIMEOUT = 120.0
 
     def ports_are_leased(lease, _result):
         with open(fire_points.FOLDER / "ports", "a") as file:

@@ -16,7 +16,8 @@ from pytest_ddl import check_training, generators
 from pytest_ddl.generators import ModelSpec, OptimizerSpec, TrainingSpec
 from pytest_ddl.strategies.registry import StrategyRegistry
 
-QUIET = settings(derandomize=True, max_examples=300, database=None)
+PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+QUIET = settings(derandomize=True, max_examples=300, database=None, **PATIENT)
 ANYTHING = st.one_of(generators.models(), generators.optimizers())
 
 
@@ -25,7 +26,7 @@ def simplest(generator, condition=lambda _: True):
 
 
 @given(ANYTHING)
-@settings(derandomize=True, database=None)
+@settings(derandomize=True, database=None, **PATIENT)
 def test_a_spec_survives_pickling_and_its_repr_can_be_pasted(spec):
     assert pickle.loads(pickle.dumps(spec)) == spec
     assert eval(repr(spec), {"ModelSpec": ModelSpec, "OptimizerSpec": OptimizerSpec}) == spec
@@ -77,7 +78,7 @@ def test_global_batch_sizes_are_of_the_kinds_asked_for(replicas, kinds, sizes):
 
 
 @given(generators.cluster_shapes(max_replicas=4, max_workers=3))
-@settings(derandomize=True, database=None)
+@settings(derandomize=True, database=None, **PATIENT)
 def test_cluster_shapes_are_variants_that_exist(text):
     spec = StrategyRegistry().parse_variant(text)
     assert all(int(size) <= 4 for size in spec.shape.values() if isinstance(size, int))
@@ -178,7 +179,7 @@ def test_a_printed_program_reproduces_what_was_found(tmp_path):
     assert report.verdict == "fail"
     file = tmp_path / "found.py"
     file.write_text(CLIPPED.program("mirrored"))
-    printed = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=120, check=True).stdout
+    printed = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=600, check=True).stdout
     assert numbers_of(printed) == numbers_of(str(report))
     assert len(numbers_of(printed)) > 3
 

@@ -146,12 +146,12 @@ def workers_reduce_different_types(run, sin):
 CONDITIONAL, ORDER, SHAPE = "rank-conditional-collective", "collective-order-mismatch", "collective-shape-mismatch"
 WORKERS = ("multi_worker_mirrored",)
 PLANTED = (
-    planted("G03", chief_alone_evaluates, CONDITIONAL, symptom="hang", strategies=WORKERS, timeout=45),
+    planted("G03", chief_alone_evaluates, CONDITIONAL, symptom="hang", strategies=WORKERS, sin_timeout=60),
     planted(
-        "G03", chief_alone_logs_a_reduced_loss, CONDITIONAL, symptom="hang", strategies=WORKERS, timeout=45, steps=4
+        "G03", chief_alone_logs_a_reduced_loss, CONDITIONAL, symptom="hang", strategies=WORKERS, sin_timeout=60, steps=4
     ),
     planted(
-        "E02", chief_alone_saves_synchronised_variables, CONDITIONAL, symptom="hang", strategies=WORKERS, timeout=45
+        "E02", chief_alone_saves_synchronised_variables, CONDITIONAL, symptom="hang", strategies=WORKERS, sin_timeout=60
     ),
     planted(
         "B23",
@@ -161,9 +161,11 @@ PLANTED = (
         ORDER,
         symptom="hang",
         strategies=WORKERS,
-        timeout=45,
+        sin_timeout=60,
     ),
-    planted("", workers_reduce_in_different_orders, ORDER, strategies=WORKERS, timeout=45),
-    planted("G12", workers_reduce_vectors_of_different_length, SHAPE, symptom="crash", strategies=WORKERS, timeout=45),
-    planted("", workers_reduce_different_types, SHAPE, symptom="crash", strategies=WORKERS, timeout=45),
+    planted("", workers_reduce_in_different_orders, ORDER, strategies=WORKERS, sin_timeout=60),
+    planted(
+        "G12", workers_reduce_vectors_of_different_length, SHAPE, symptom="crash", strategies=WORKERS, sin_timeout=60
+    ),
+    planted("", workers_reduce_different_types, SHAPE, symptom="crash", strategies=WORKERS, sin_timeout=60),
 )

@@ -201,7 +201,7 @@ PLANTED = (
         symptom="hang",
         strategies=WORKERS,
         steps=None,
-        timeout=45,
+        sin_timeout=60,
     ),
     planted(
         "D03",
@@ -211,7 +211,7 @@ PLANTED = (
         "worker-raised",
         symptom="crash",
         strategies=WORKERS,
-        timeout=45,
+        sin_timeout=60,
     ),
     planted("D17", copy_to_the_second_device_loses_data, DROPPED),
     planted("", fit_takes_a_shard_of_a_shard, DROPPED, "unequal-steps", strategies=("mirrored",), steps=None),

@@ -89,7 +89,8 @@ def every_worker_iterates_over_all_data(run, sin):
         return loss
 
     def data(_context):
-        return loops.numbered_dataset(run).batch(run.global_batch_size)
+        # Many steps, so that a worker that is slow to begin gets some of them, too.
+        return loops.numbered_dataset(run, rows=40 * run.global_batch_size).batch(run.global_batch_size)
 
     for _ in run.steps(loops.summed(run, replica_step), data, concurrent=sin):
         pass
@@ -250,7 +251,7 @@ def own_schedule_overwrites_updates(run, sin):
 PLANTED = (
     planted("F02", statistics_are_read_and_written_back, "lost-update", strategies=PS, steps=80),
     planted("F02", weights_are_read_and_written_back, "lost-update", strategies=PS, steps=80),
-    planted("F04", every_worker_iterates_over_all_data, "examples-duplicated", strategies=PS, steps=6),
+    planted("F04", every_worker_iterates_over_all_data, "examples-duplicated", strategies=PS, steps=40),
     planted("", own_schedule_overwrites_updates, "lost-update", strategies=PS, steps=None),
     planted("", closure_is_scheduled_again, "duplicate-update", "iteration-count-wrong", strategies=PS),
     planted("C25", block_of_steps_is_rounded_up, "duplicate-update", "iteration-count-wrong", strategies=PS),

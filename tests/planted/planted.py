@@ -33,8 +33,10 @@ class Planted:
     """Whether it is tolerated by default, as a named approximation."""
     expect_of_twin: tuple[str, ...] = ()
     """Legitimate differences of the twin, which the check is told of."""
-    timeout: float = 60.0
-    """Seconds for everything; short where the sin makes ranks wait for each other."""
+    timeout: float = 180.0
+    """Seconds for everything."""
+    sin_timeout: float | None = None
+    """Seconds for the sin, fewer where it makes ranks wait for each other."""
     notes: str = field(default="", compare=False)
 
 

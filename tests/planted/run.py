@@ -45,12 +45,13 @@ class Outcome:
 def evaluate(planted: Planted, strategy: str, which: str = "sin", **given: Any) -> Outcome:
     """Check a planted bug, or its twin, under a strategy, with default arguments but for its own."""
     expected = dict.fromkeys(planted.expect_of_twin, "the twin is meant to") if which == "twin" else {}
+    limit = planted.sin_timeout if which == "sin" else None
     arguments: dict[str, Any] = {
         "global_batch_size": planted.batch,
         "steps": planted.steps,
         "strict": planted.strict,
         "expect": expected,
-        "timeout": planted.timeout,
+        "timeout": limit or planted.timeout,
         **given,
     }
     started = time.monotonic()

@@ -155,6 +155,6 @@ PLANTED = (
         "H07", optimizer_is_built_by_the_first_step, "optimizer-not-built", symptom="crash", strategies=("mirrored",)
     ),
     planted("H08", gradients_are_applied_between_replicas, "worker-raised", UNSUPPORTED, symptom="crash"),
-    planted("", one_worker_lacks_a_file, "worker-raised", symptom="crash", strategies=WORKERS, timeout=45),
-    planted("", one_worker_is_killed, "worker-died", symptom="crash", strategies=WORKERS, timeout=45),
+    planted("", one_worker_lacks_a_file, "worker-raised", symptom="crash", strategies=WORKERS, sin_timeout=60),
+    planted("", one_worker_is_killed, "worker-died", symptom="crash", strategies=WORKERS, sin_timeout=60),
 )

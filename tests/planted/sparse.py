@@ -167,6 +167,6 @@ PLANTED = (
         "collective-shape-mismatch",
         symptom="crash",
         strategies=("multi_worker_mirrored",),
-        timeout=45,
+        sin_timeout=60,
     ),
 )

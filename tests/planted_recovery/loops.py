@@ -406,5 +406,5 @@ PLANTED = [
     Recovery(loss_scale_is_lost, LATE, ("diverged",), ("resume-lost-state",)),
     Recovery(metric_begins_anew, LATE, ("diverged",), ("metric-wrong",)),
     Recovery(exception_is_swallowed, "exception worker:0 in step 3, batch 0", ("lost",)),
-    Recovery(signal_ends_the_program_without_a_save, "term worker:0 before step 4", ("lost",)),
+    Recovery(signal_ends_the_program_without_a_save, "term worker:0 before step 4 for 60 s", ("lost",)),
 ]

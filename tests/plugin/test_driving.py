@@ -148,7 +148,7 @@ GIVEN = """
     from pytest_ddl import RankError, current_rank
 
     pytestmark = pytest.mark.ddl(strategies="multi_worker_mirrored", timeout=60)
-    few = settings(max_examples=10, database=None, derandomize=True)
+    few = settings(max_examples=10, database=None, derandomize=True, deadline=None)
 
     @few
     @given(number=st.integers(0, 50))
@@ -163,7 +163,7 @@ GIVEN = """
         def test_given_method(self, ddl_strategy, low, number):
             assert isinstance(self, TestGiven) and low == 1 and 0 <= number <= 5
 
-    @settings(max_examples=100, database=None, derandomize=True)
+    @settings(max_examples=100, database=None, derandomize=True, deadline=None)
     @given(number=st.integers(0, 1000))
     def test_given_shrinks(ddl_strategy, number):
         assert number < 17
@@ -179,7 +179,7 @@ GIVEN = """
     def test_given_assumes_by_rank(ddl_strategy, number):
         assume(current_rank().rank == 0)
 
-    @settings(max_examples=200, database=None, derandomize=True)
+    @settings(max_examples=200, database=None, derandomize=True, deadline=None)
     @given(number=st.integers(0, 1000))
     def test_given_dies(ddl_strategy, number):
         if number > 3:
@@ -196,7 +196,7 @@ GIVEN = """
     def test_given_xfail(ddl_strategy, number):
         raise ValueError
 
-    @settings(max_examples=3, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=3, database=None, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
     @given(number=st.integers(0, 50))
     def test_given_in_the_controller(ddl_cluster, number):
         assert ddl_cluster.run(lambda: number) == [number, number]
@@ -217,7 +217,7 @@ GIVEN = """
 
     @pytest.mark.filterwarnings("error")
     @pytest.mark.parametrize("said", ["warning", "error"])
-    @settings(max_examples=3, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=3, database=None, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
     @given(number=st.integers(0, 50))
     def test_given_engine(ddl_strategy, engine_of_a_rank, said, number):
         pass

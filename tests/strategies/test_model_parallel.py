@@ -94,7 +94,7 @@ def test_layout_map_refuses_a_variable_that_does_not_fit(shape: tuple[int, ...],
 def training_report(mesh: str, *arguments: str) -> Any:
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(SCRIPT), mesh, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, check=False)
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")] or [None]
     assert line is not None, done.stderr[-4000:]
     return json.loads(line.removeprefix("REPORT "))
