@@ -134,8 +134,12 @@ def after_the_last_step(resume: Callable[[RankRecord, Snapshot], Snapshot], step
     made = []
     for rank in whole.ranks:
         values = resume(rank, rank.steps[steps - 1].snapshot)
-        made.append(replace(rank, steps=rank.steps[:steps], resumed={steps: values}, final=values))
+        made.append(replace(rank, steps=rank.steps[:steps], resumed={steps: values}, final=values, facts=ENDED))
     return reference, replace(whole, ranks=tuple(made))
+
+
+ENDED = {"no_loop": True}
+"""Fact about a program that was started again after a fault and made no step."""
 
 
 def test_after_the_last_step_the_restored_values_decide() -> None:
@@ -146,6 +150,32 @@ def test_after_the_last_step_the_restored_values_decide() -> None:
     reference, lost = after_the_last_step(SLOTS, steps=4)
     found = check_resume(reference, lost, Tolerance(reference)).findings
     assert [finding.cause for finding in found] == ["resume-lost-state"]
+
+
+def test_a_program_that_restarts_itself_needs_a_further_step() -> None:
+    reference, limited = after_the_last_step(lambda _rank, values: values, steps=4)
+    limited = replace(limited, ranks=tuple(replace(rank, facts={}) for rank in limited.ranks))
+    result = check_resume(reference, limited, Tolerance(reference))
+    assert result.outcome is Outcome.INCONCLUSIVE
+    assert "no step was recorded after the interruption that followed step 4" in result.reason
+
+
+def test_what_cannot_be_compared_after_the_last_step_is_named() -> None:
+    reference, good = after_the_last_step(lambda _rank, values: values, steps=4)
+    slot = next(item for item in good.variables if item.kind is VariableKind.SLOT)
+    local = replace(slot, kind=VariableKind.STATE, synchronization="on_read", aggregation="mean")
+    read = tuple(
+        replace(rank, variables=tuple(local if item == slot else item for item in rank.variables))
+        for rank in good.ranks
+    )
+    late = tuple(
+        replace(rank, resumed={4: {at: parts for at, parts in rank.resumed[4].items() if at != slot.index}})
+        for rank in good.ranks
+    )
+    for ranks in (read, late):
+        result = check_resume(reference, replace(good, ranks=ranks), Tolerance(reference))
+        assert result.outcome is Outcome.INCONCLUSIVE
+        assert f"without one {slot.name} cannot be compared" in result.reason
 
 
 def test_more_than_two_attempts_are_joined_into_one_run() -> None:

@@ -24,8 +24,8 @@ sys.stdin.read()
 """
 
 
-# The ranges of these tests are outside of that of clusters, which other tests run at the same time.
-def hold(count: int, first: int = resources.FIRST_PORT, last: int = resources.LAST_PORT) -> Any:
+# The ranges that these tests fill are below that of clusters, which other tests start at the same time.
+def hold(count: int, first: int, last: int) -> Any:
     command = [sys.executable, "-c", HOLDER, str(count), str(first), str(last)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

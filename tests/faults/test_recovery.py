@@ -52,14 +52,14 @@ def test_a_program_that_saves_recovers_exactly(fault, work):
     assert trial.resumed is not None
 
 
-def test_a_rank_that_ends_within_a_step_costs_it_at_most():
-    # The rank reads its batch beside its all-reduces, so that the others may have what they need and save the step.
+def test_a_rank_that_ends_within_a_step_costs_what_was_not_saved():
+    # It may read its batch while its all-reduces already run, so that the other rank may finish the step, and save it.
     given = {"faults": "kill worker:1 in step 4, batch 1", "exact": True, "always_loadable": True, **GIVEN}
     report = check_training(programs.checkpointed, WORKERS, **given)
     assert report.passed, str(report)
     trial = only(report)
     assert (trial.verdict, trial.attempts) == (Verdict.EXACT, 2)
-    assert (trial.work_lost, trial.resumed_at) in {(1, 2), (0, 4)}
+    assert (trial.work_lost, trial.resumed_at) in {(1, 2), (2, 2), (0, 4)}
 
 
 @pytest.mark.parametrize("kind", ["term", "term-group"])

@@ -101,7 +101,7 @@ CONFTEST = """
         if kind is Kind.BOOT and len(self.processes) == 2:
             fire_points.PIDS["rank"] = self.processes[1].pid
             fire_points.reached("start of a cluster")
-            # The start that may have been struck has its deadline. What replaces it meets a busy machine.
+            # The start that may have been struck has its deadline already. What replaces it meets a busy machine.
             pytest_ddl.harness.START_TIMEOUT = pytest_ddl.items.on_ranks.START_TIMEOUT = 120.0
 
     def ports_are_leased(lease, _result):

@@ -38,8 +38,8 @@ def project(new_project: Callable[..., Any]) -> Any:
 def test_fire(project: Any, tmp_path: Path, fire: Fire, phase: str) -> None:
     before, report = shared_memory(), tmp_path / "report.xml"
     environ = {"FIRE": f"{fire.target},{fire.signal},{phase}", "FIRE_FOLDER": str(tmp_path)}
-    first = 32_000 + 300 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 2)
-    environ["FIRE_PORTS"] = f"{first},{first + 300}"
+    first = 32_000 + 90 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8)
+    environ["FIRE_PORTS"] = f"{first},{first + 90}"
     environ["FIRE_LIMITS"] = f"{_limit(fire, phase, 'rank', PHASES[1])},{_limit(fire, phase, 'zygote', PHASES[0])}"
     arguments = ["-p", "no:cacheprovider", f"--junitxml={report}", f"--ddl-timeout={TIMEOUT}"]
     arguments += ["-n", "1"] if fire.target.startswith("xdist") else []
