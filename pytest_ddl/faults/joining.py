@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_ddl.equivalence.evidence.arrays import same
-from pytest_ddl.equivalence.runs.resuming import joined
+from pytest_ddl.equivalence.runs.resuming import joined, keys_of
 from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.records import Array, RankRecord, Snapshot, StepRecord, TrainingRecord, VariableKind
 from pytest_ddl.training import lineage
@@ -96,6 +96,8 @@ def _continued(before: Sequence[RankRecord], rank: RankRecord, alike: bool, step
     moved = tuple(replace(one, index=step + place) for place, one in enumerate(rank.steps, 1))
     results = {name: at - began + step for name, at in rank.result_steps.items()}
     found = {step: resumed} if resumed and not late else {}
+    if found and not moved:
+        rank, found[step] = _with_unmade(first, rank, resumed)
     end = joined(first, replace(rank, steps=moved, resumed=found, result_steps=results), step)
     if moved or not resumed:
         return end
@@ -104,6 +106,23 @@ def _continued(before: Sequence[RankRecord], rank: RankRecord, alike: bool, step
     last = first.steps[-1].snapshot if first.steps else first.initial
     changed = {index: parts for index, parts in restored.items() if not _same_parts(parts, last.get(index, ()))}
     return replace(end, final={**changed, **(end.final or {})})
+
+
+def _with_unmade(first: RankRecord, rank: RankRecord, resumed: Snapshot) -> tuple[RankRecord, Snapshot]:
+    """Return a rank and its restored values with the variables that only a step would have made, as they were saved.
+
+    An optimizer may make its slots in its first step. A program without a step needs none, and a checkpoint keeps them.
+    """
+    wanted, made = keys_of(first.variables), keys_of(rank.variables)
+    last = first.steps[-1].snapshot if first.steps else first.initial
+    if not set(made) <= set(wanted):
+        return rank, resumed
+    variables, values = list(rank.variables), dict(resumed)
+    for item, key in zip(first.variables, wanted, strict=True):
+        if key not in made and item.index in last:
+            values[len(variables)] = last[item.index]
+            variables.append(replace(item, index=len(variables)))
+    return replace(rank, variables=tuple(variables)), values
 
 
 def _on_other_ranks(before: Sequence[RankRecord], rank: int) -> RankRecord:

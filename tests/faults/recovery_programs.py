@@ -21,11 +21,12 @@ def data(rows=STEPS * BATCH):
     return x, x[:, :1] * 2 + 1
 
 
-def build(run):
+def build(run, late=False):
     with run.strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)])
         optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
-        optimizer.build(model.trainable_variables)
+        if not late:
+            optimizer.build(model.trainable_variables)
     run.watch(model=model, optimizer=optimizer)
     return model, optimizer
 
@@ -47,9 +48,12 @@ def step_function(run, model, optimizer):
     return train_step
 
 
-def checkpointed(run, sin="", steps=STEPS):
-    """Save with a ``CheckpointManager``: the chief to the folder of all ranks, the others to folders of their own."""
-    model, optimizer = build(run)
+def checkpointed(run, sin="", steps=STEPS, late=False):
+    """Save with a ``CheckpointManager``: the chief to the folder of all ranks, the others to folders of their own.
+
+    :param late: whether the first step makes the slots of the optimizer.
+    """
+    model, optimizer = build(run, late)
     done = tf.Variable(0, dtype=tf.int64, trainable=False)
     parts = {"model": model, "optimizer": optimizer, "done": done}
     if sin in ("forgets the step", "forgets the optimizer"):

@@ -313,6 +313,15 @@ def test_after_the_last_step_too_another_number_of_replicas_is_compared(sin, ver
     assert not sin or trial.finding.cause == "resume-lost-state"
 
 
+@pytest.mark.parametrize("save", [2, 3])
+def test_an_optimizer_that_makes_its_slots_in_a_step_needs_none_after_the_last_one(save):
+    program = partial(programs.checkpointed, late=True)
+    given = {"faults": f"kill worker:0 after save {save}", "restart_on": f"{WORKERS}[workers=3]", **GIVEN}
+    report = check_training(program, WORKERS, **given)
+    assert report.passed, str(report)
+    assert (only(report).verdict, only(report).resumed_at) == (Verdict.EQUAL, 2 * save)
+
+
 def test_the_limits_are_kept_or_named():
     fault = "kill worker:1 before step 6"
     report = check_training(programs.starts_again, WORKERS, faults=fault, max_lost_steps=2, **GIVEN)

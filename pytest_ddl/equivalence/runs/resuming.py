@@ -47,13 +47,13 @@ def _places(first: tuple[VariableRecord, ...], second: tuple[VariableRecord, ...
 
     A program that builds its model before it restores creates variables earlier than a program that begins training.
     """
-    wanted, given = _keys(first), _keys(second)
+    wanted, given = keys_of(first), keys_of(second)
     if given == wanted[: len(given)] or not set(given) <= set(wanted):
         return None
     return {item.index: wanted.index(key) for item, key in zip(second, given, strict=True)}
 
 
-def _keys(variables: tuple[VariableRecord, ...]) -> list[tuple[object, ...]]:
+def keys_of(variables: tuple[VariableRecord, ...]) -> list[tuple[object, ...]]:
     """Return a key for each variable. Those with the same name, as in two models, are told apart by their order."""
     seen: Counter[tuple[object, ...]] = Counter()
     keys: list[tuple[object, ...]] = []
