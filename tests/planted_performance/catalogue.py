@@ -47,8 +47,8 @@ PLANTED = (
     Planted(programs.dense_embedding, ("dense-embedding",), batch=16),
 )
 TUNED = (
-    Planted(programs.tuned_wide, (), batch=256),
-    Planted(programs.tuned_convolution, (), batch=64),
-    Planted(programs.tuned_wide_on_one_device, (), "one_device", batch=512),
+    Planted(programs.tuned_wide, (), batch=8192),
+    Planted(programs.tuned_convolution, (), batch=1024),
+    Planted(programs.tuned_wide_on_one_device, (), "one_device", batch=8192),
     Planted(programs.tuned_fit, (), "one_device", batch=256),
 )
