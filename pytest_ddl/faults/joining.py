@@ -11,6 +11,9 @@ from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.records import Array, RankRecord, Snapshot, StepRecord, TrainingRecord, VariableKind
 from pytest_ddl.training import lineage
 
+_MADE_BY_A_STEP = (VariableKind.SLOT, VariableKind.ITERATIONS)
+"""Kinds of variables that an optimizer may make in its first step."""
+
 
 class Joining:
     """Steps of the uninterrupted run, joined with those of the last attempt, which continued after one of them."""
@@ -109,9 +112,9 @@ def _continued(before: Sequence[RankRecord], rank: RankRecord, alike: bool, step
 
 
 def _with_unmade(first: RankRecord, rank: RankRecord, resumed: Snapshot) -> tuple[RankRecord, Snapshot]:
-    """Return a rank and its restored values with the variables that only a step would have made, as they were saved.
+    """Return a rank that made no step, and its restored values, with the saved state of an optimizer that it lacks.
 
-    An optimizer may make its slots in its first step. A program without a step needs none, and a checkpoint keeps them.
+    An optimizer may make this state in its first step. Without a step it is not needed, and the checkpoint keeps it.
     """
     wanted, made = keys_of(first.variables), keys_of(rank.variables)
     last = first.steps[-1].snapshot if first.steps else first.initial
@@ -119,7 +122,7 @@ def _with_unmade(first: RankRecord, rank: RankRecord, resumed: Snapshot) -> tupl
         return rank, resumed
     variables, values = list(rank.variables), dict(resumed)
     for item, key in zip(first.variables, wanted, strict=True):
-        if key not in made and item.index in last:
+        if item.kind in _MADE_BY_A_STEP and key not in made and item.index in last:
             values[len(variables)] = last[item.index]
             variables.append(replace(item, index=len(variables)))
     return replace(rank, variables=tuple(variables)), values

@@ -66,6 +66,8 @@ def earlier(rank: RankRecord, _values: Snapshot) -> Snapshot:
 SLOTS = change((VariableKind.SLOT,), np.zeros_like)
 WEIGHTS = change((VariableKind.TRAINABLE,), lambda value: value + 0.5)
 COUNT = change((VariableKind.ITERATIONS,), lambda value: value - 1)
+ENDED = {"no_loop": True}
+"""Fact about a program that was started again after a fault and made no step."""
 
 
 def test_a_run_that_goes_on_where_it_was_passes() -> None:
@@ -138,10 +140,6 @@ def after_the_last_step(resume: Callable[[RankRecord, Snapshot], Snapshot], step
     return reference, replace(whole, ranks=tuple(made))
 
 
-ENDED = {"no_loop": True}
-"""Fact about a program that was started again after a fault and made no step."""
-
-
 def test_after_the_last_step_the_restored_values_decide() -> None:
     reference, good = after_the_last_step(lambda _rank, values: values, steps=4)
     assert check_resume(reference, good, Tolerance(reference)).outcome is Outcome.PASS
@@ -175,7 +173,7 @@ def test_what_cannot_be_compared_after_the_last_step_is_named() -> None:
     for ranks in (read, late):
         result = check_resume(reference, replace(good, ranks=ranks), Tolerance(reference))
         assert result.outcome is Outcome.INCONCLUSIVE
-        assert f"without one {slot.name} cannot be compared" in result.reason
+        assert f"so {slot.name} cannot be compared" in result.reason
 
 
 def test_more_than_two_attempts_are_joined_into_one_run() -> None:

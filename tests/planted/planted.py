@@ -1,4 +1,4 @@
-"""What a planted bug is: a program with one sin, its twin without, and what a check must say about it."""
+"""Describe planted bugs: a program with one sin, its twin without it, and what a check must say about the sin."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Planted:
     batch: int = 8
     steps: int | None = 3
     strict: bool = False
-    """Whether it is tolerated by default, as a named approximation."""
+    """True if it is tolerated by default, as a named approximation."""
     expect_of_twin: tuple[str, ...] = ()
-    """Legitimate differences of the twin, which the check is told of."""
+    """Legitimate differences of the twin, which the test declares."""
     timeout: float = 180.0
     """Seconds for everything."""
     sin_timeout: float | None = None
-    """Seconds for the sin, fewer where it makes ranks wait for each other."""
+    """Seconds for the sin. They are fewer if it makes ranks wait for each other."""
     notes: str = field(default="", compare=False)
 
 

@@ -62,7 +62,7 @@ def check_resume(reference: TrainingRecord, distributed: TrainingRecord, toleran
         if not _has_ended(reference, distributed, step):
             return inconclusive(CHECK, why)
         if uncompared := sorted({name for rank in distributed.ranks for name in _uncompared(rank, step)}):
-            return inconclusive(CHECK, f"{why}, and without one {', '.join(uncompared[:4])} cannot be compared")
+            return inconclusive(CHECK, f"{why}, so {', '.join(uncompared[:4])} cannot be compared")
     return passed(CHECK, f"{compared} components have the values that they had at the interruption after step {step}")
 
 
@@ -84,8 +84,8 @@ def _compared(rank: RankRecord, step: int) -> Iterator[_Loss | None]:
 
 def _has_ended(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> bool:
     """Return whether a program that was started again after a fault had nothing left to do after the step."""
-    # This fact is recorded after faults only. With run.restart(), the next step shows which data would come, so that
-    # the user had better allow one.
+    # This fact is recorded after faults only. A program that calls run.restart() can make a further step, which shows
+    # whether its data continues at the right place.
     after_fault = all("no_loop" in rank.facts for rank in distributed.ranks)
     return after_fault and step == reference.num_steps == distributed.num_steps
 

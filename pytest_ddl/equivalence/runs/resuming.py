@@ -54,7 +54,7 @@ def _places(first: tuple[VariableRecord, ...], second: tuple[VariableRecord, ...
 
 
 def keys_of(variables: tuple[VariableRecord, ...]) -> list[tuple[object, ...]]:
-    """Return a key for each variable. Those with the same name, as in two models, are told apart by their order."""
+    """Return a key for each variable. Variables with the same name, as in two models, differ by their order."""
     seen: Counter[tuple[object, ...]] = Counter()
     keys: list[tuple[object, ...]] = []
     for item in variables:
