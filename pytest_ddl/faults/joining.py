@@ -161,9 +161,23 @@ def equal_bits(record: TrainingRecord, baseline: TrainingRecord) -> bool:
 
 
 def _equal_ends(ours: RankRecord, theirs: RankRecord) -> bool:
+    if not _has_all_weights(ours):
+        return False
     left, right = _end(ours), _end(theirs)
     kept = [item.index for item in theirs.variables if item.kind is not VariableKind.METRIC]
     return bool(kept) and all(index in left and _same_parts(left[index], right[index]) for index in kept)
+
+
+def _has_all_weights(rank: RankRecord) -> bool:
+    """Return whether a rank whose last attempt made no step has a value of its own for each trainable variable.
+
+    The other values of its record are those of the uninterrupted run.
+    """
+    step, resumed = max(rank.resumed.items(), default=(-1, {}))
+    if step < rank.num_steps:
+        return True
+    own = {**resumed, **(rank.final or {})}
+    return all(item.index in own for item in rank.variables if item.kind is VariableKind.TRAINABLE)
 
 
 def _same_parts(left: Sequence[Array], right: Sequence[Array]) -> bool:

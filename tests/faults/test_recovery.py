@@ -313,6 +313,17 @@ def test_after_the_last_step_too_another_number_of_replicas_is_compared(sin, ver
     assert not sin or trial.finding.cause == "resume-lost-state"
 
 
+@pytest.mark.parametrize("on", [None, "mirrored[replicas=3]"])
+def test_weights_that_the_last_attempt_lacks_are_not_taken_as_equal(on):
+    program = partial(programs.checkpointed, sin="builds less in the end")
+    given = {"faults": "kill worker:0 after save 3", "restart_on": on, **GIVEN}
+    report = check_training(program, "mirrored[replicas=2]", **given)
+    assert not report.passed
+    trial = only(report)
+    assert trial.verdict is Verdict.UNDECIDED, str(report)
+    assert "so sequential/dense_1/bias, sequential/dense_1/kernel cannot be compared" in trial.message
+
+
 @pytest.mark.parametrize("save", [2, 3])
 def test_an_optimizer_that_makes_its_slots_in_a_step_needs_none_after_the_last_one(save):
     program = partial(programs.checkpointed, late=True)
