@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+import sys
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,6 +82,70 @@ def test_a_value_that_contains_itself_has_an_end() -> None:
     assert remembered.holds(value)
     value.append(1)
     assert not remembered.holds(value)
+
+
+class Node:
+    def __init__(self, *below: Any, into: Callable[[Any], Any] = list) -> None:
+        self.rate = 1
+        self.below = into(below)
+
+
+@pytest.mark.parametrize("into", [list, tuple, set, lambda below: dict(enumerate(below))])
+def test_what_many_paths_reach_is_described_once(into: Callable[[Any], Any]) -> None:
+    """Two nodes in each of 40 rows refer to both nodes of the next row: 2**40 paths lead to the lowest one."""
+    lowest = Node()
+    row = [lowest, Node()]
+    for _ in range(40):
+        row = [Node(*row, into=into) for _ in row]
+    remembered = Remembered.of(row)
+    assert remembered.holds(row)
+    lowest.rate = 2
+    assert not remembered.holds(row)
+
+
+def test_the_same_object_twice_is_not_an_equal_one() -> None:
+    shared, alone = [Options()], [Options()]
+    value = [shared, shared]
+    remembered = Remembered.of(value)
+    value[1] = alone
+    assert not remembered.holds(value)
+    value[1] = shared
+    assert remembered.holds(value)
+
+
+def test_a_long_linked_list_has_an_end() -> None:
+    value = Node()
+    for _ in range(5000):
+        value = Node(value)
+    remembered = Remembered.of(value)
+    assert remembered.holds(value)
+    value.below[0].rate = 2
+    assert not remembered.holds(value)
+
+
+def test_order_in_a_set_is_no_content() -> None:
+    items = [Node(), Node(), (1, Node()), "text", 5]
+    value = set(items)
+    remembered = Remembered.of([value, items[0]])
+    others = [Node() for _ in range(100)]
+    value.update(others)
+    value.difference_update(others)
+    assert remembered.holds([value, items[0]])
+
+
+def test_packages_that_are_installed_elsewhere_are_not_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``pip install --target`` gives a folder that does not have the name of one for packages."""
+    target, project, vendored = tmp_path / "target", tmp_path / "project", tmp_path / "project" / "lib"
+    for folder in (target / "one-1.0.dist-info", project / "two-1.0.dist-info", vendored / "three-1.0.dist-info"):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(sys, "path", [str(target), str(project), str(vendored), *sys.path])
+    assert not is_user_file(str(target / "one.py"))
+    assert is_user_file(str(project / "two.py"))
+    assert not is_user_file(str(vendored / "three.py"))
+    assert is_user_file(str(tmp_path / "other" / "four.py"))
 
 
 def test_installed_files_are_not_the_users() -> None:
