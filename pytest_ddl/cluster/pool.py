@@ -146,6 +146,9 @@ class Pool:
         gpus: dict[str, Slots] = {}
         environment = {**self._make_environ(), **(environ or {})}
         if device == "gpu":
+            # By default, a process takes all memory of its GPUs. Ranks share a GPU if there are more of them than GPUs,
+            # and a launch may share it with other clusters.
+            environment.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
             topology = topology_of(definition, spec)
             launcher: Any = self.launcher
             several = hasattr(launcher, "gpu_slots")

@@ -15,6 +15,8 @@ from pytest_ddl.cluster.pool import Pool
 from pytest_ddl.cluster.resources import Ledger
 from pytest_ddl.strategies.registry import StrategyRegistry
 
+GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+
 
 class FakeCluster:
     """Stands for a cluster: notes what it was started with and whether it was closed."""
@@ -235,6 +237,17 @@ def test_xdist_workers_keep_no_gpus(started: list[FakeCluster], make_pool: Any) 
     with lease("mirrored", "gpu") as first:
         pass
     assert first.closed
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "found"), [("gpu", {}, "true"), ("gpu", {GROWTH: "false"}, "false"), ("cpu", {}, None)]
+)
+def test_a_rank_takes_only_as_much_memory_of_a_gpu_as_it_needs(
+    started: list[FakeCluster], make_pool: Any, device: str, given: dict[str, str], found: str | None
+) -> None:
+    _pool, lease = make_pool(gpus=1, environ=given)
+    with lease("one_device", device) as cluster:
+        assert cluster.environ.get(GROWTH) == found
 
 
 def test_gpus_are_those_that_the_user_allows(started: list[FakeCluster], make_pool: Any) -> None:

@@ -88,12 +88,6 @@ def own_harnesses(harness: Harness, number: int) -> Iterator[list[Harness]]:
     """
     from pytest_ddl.harness import Harness, built_in_launchers
 
-    class OfTurns(Harness):
-        """Harness whose ranks take only as much memory of a GPU as they need, because all launches share it."""
-
-        def worker_environ(self) -> dict[str, str]:
-            return {"TF_FORCE_GPU_ALLOW_GROWTH": "true", **super().worker_environ()}
-
     _ = harness.pool.launcher  # starts the zygote
     made: list[Harness] = []
     try:
@@ -102,7 +96,7 @@ def own_harnesses(harness: Harness, number: int) -> Iterator[list[Harness]]:
             folder = harness.folder / f"turn-{index}"
             folder.mkdir(exist_ok=True)
             made.append(
-                OfTurns(
+                Harness(
                     harness.settings,
                     harness.registry,
                     built_in_launchers(harness.settings, shared=True),

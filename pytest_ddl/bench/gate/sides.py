@@ -55,8 +55,6 @@ class Side:
         environ = dict(os.environ)
         if not environ.get("PYTHONHASHSEED", "").isdecimal():  # "random" would give each side another seed
             environ["PYTHONHASHSEED"] = str(hash_seed)
-        # Both sides use the same GPUs. By default the first process would take all of their memory.
-        environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
         environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         given = environ.get("PYTHONPATH", "").split(os.pathsep)
         kept = [path for path in given if path and not Path(path).resolve().is_relative_to(self.checkout)]

@@ -100,7 +100,6 @@ def test_code_of_the_checkout_is_taken_from_the_path(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "checkout" / "src"), str(tmp_path / "tools")]))
     environ = replace(SIDE, checkout=(tmp_path / "checkout").resolve()).environ(tmp_path, 7)
     assert environ["PYTHONPATH"] == os.pathsep.join(["/i", "/v", str(tmp_path / "tools")])
-    assert environ["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
     assert environ["PYTHONHASHSEED"] == "7"
 
 
