@@ -44,6 +44,7 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
     import tensorflow as tf
 
     eager = tf.config.functions_run_eagerly()
+    tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
     policies = WidePolicies(settings.precision)
     with _generators_kept():
         floats = [_FloatState(module) for module in keras_modules()]
@@ -56,6 +57,9 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
                 _seed(module, settings, policies)
             # No program would choose this seed, so a program that seeds TensorFlow itself can be recognized.
             tf.random.set_seed(settings.seed + _APART)
+            # GPUs would round factors of float32 products to 10 bits, or not, depending on the size of the batch.
+            tf.config.experimental.enable_tensor_float_32_execution(False)
+            policies.put(tf.config.experimental, "enable_tensor_float_32_execution", lambda enabled: None)
             with (
                 policies,
                 adapter.unseeded_data_apart(rank, settings.seed + _APART),
@@ -68,6 +72,7 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
             for state in floats:
                 state.restore()
             tf.config.run_functions_eagerly(eager)
+            tf.config.experimental.enable_tensor_float_32_execution(tf32)
 
 
 def _prepare_late(module: Any, settings: RunSettings, floats: list[_FloatState], policies: WidePolicies) -> None:

@@ -47,6 +47,20 @@ def records(tmp_path: Path) -> Runner:
 
 
 @pytest.fixture
+def in_rank() -> Callable[[str, Callable[[], Any]], list[Any]]:
+    """Results of a function that each rank calls outside of any training: ``in_rank(strategy, function)``."""
+
+    def call(name: str, function: Callable[[], Any]) -> list[Any]:
+        harness = process_harness()
+        with harness.cluster(harness.registry.parse_variant(name), DdlMark()) as cluster:
+            answers = cluster.ask(Kind.CALL, ship.pack(function, ()), deadline=time.monotonic() + DEADLINE)
+            assert all(answer.ok for answer in answers), explain(answers)
+            return [ship.unpack(answer.body) for answer in answers]
+
+    return call
+
+
+@pytest.fixture
 def ranks(records: Runner) -> Runner:
     """The same for a program that must not fail."""
 

@@ -48,3 +48,10 @@ def test_perturbation_moves_by_one_ulp(ranks, precision):
     assert not np.array_equal(moved, second.initial[0][0])
     assert first.steps[0].batches[0].fingerprints != plain.steps[0].batches[0].fingerprints
     assert first.steps[-1].loss == pytest.approx(plain.steps[-1].loss, rel=1e-4)
+
+
+def test_products_of_float32_are_not_rounded_to_fewer_bits(ranks, in_rank):
+    """A GPU chooses TensorFloat-32 by the size of a product, so replicas would round otherwise than one device."""
+    (record,) = ranks("one_device", programs.tensor_float_32)
+    assert record.steps[0].values == {"at first": 0.0, "switched on": 0.0}
+    assert in_rank("one_device", programs.tensor_float_32_enabled) == [True]

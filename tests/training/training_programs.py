@@ -293,6 +293,18 @@ def dtypes(run: Any) -> None:
     run.record(**{f"{name}": 1.0 for pair in seen for name in pair})
 
 
+def tensor_float_32_enabled() -> bool:
+    return bool(tf.config.experimental.tensor_float_32_execution_enabled())
+
+
+def tensor_float_32(run: Any) -> None:
+    model, optimizer = make(run)
+    run.watch(model=model, optimizer=optimizer)
+    first = tensor_float_32_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    run.record(**{"at first": float(first), "switched on": float(tensor_float_32_enabled())})
+
+
 def casts(run: Any, eager: bool = False) -> None:
     """Casts to float16 in the step, and its loss to bfloat16 outside."""
     with run.strategy.scope():
