@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+from pytest_ddl.bench.launching.devices import own_devices
 from pytest_ddl.bench.records import EnergyReading
 
 NVML_PERIOD = 0.1
@@ -271,6 +272,5 @@ class EnergyMeter:
 
 def default_sources() -> list[EnergySource]:
     """Return the sources for the energy of this process."""
-    tensorflow = sys.modules.get("tensorflow")
     # If only the CPU is measured, the energy of an idle GPU does not belong to it.
-    return [Nvml()] if tensorflow is not None and tensorflow.config.list_logical_devices("GPU") else [Rapl()]
+    return [Nvml()] if "tensorflow" in sys.modules and own_devices("GPU") else [Rapl()]

@@ -12,6 +12,7 @@ from typing import Any
 
 from pytest_ddl.bench.collectives import ITEM, in_a_row
 from pytest_ddl.bench.counters import counting
+from pytest_ddl.bench.launching.devices import own_devices
 from pytest_ddl.bench.launching.energy import EnergyMeter
 from pytest_ddl.bench.launching.pinning import first_replica, pinned
 from pytest_ddl.bench.launching.stopwatch import Stopwatch
@@ -129,11 +130,7 @@ def device_peak_bytes() -> dict[str, int]:
     """Return the most bytes that TensorFlow had allocated on each GPU (``tf.config.experimental.get_memory_info``)."""
     import tensorflow as tf
 
-    found = {}
-    for device in tf.config.list_logical_devices("GPU"):
-        short = device.name.removeprefix("/device:")
-        found[short] = int(tf.config.experimental.get_memory_info(short)["peak"])
-    return found
+    return {name: int(tf.config.experimental.get_memory_info(name)["peak"]) for name in own_devices("GPU")}
 
 
 _kept: list[Any] = []

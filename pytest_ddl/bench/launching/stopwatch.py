@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pytest_ddl.bench.counters.executions import Executions
+from pytest_ddl.bench.launching.devices import own_devices
 from pytest_ddl.bench.launching.pacing import Paced
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.strategies.parameter_server import join_scheduled
@@ -332,15 +333,15 @@ def synchronize(loss: Any = None) -> None:
 
     On CPUs, a call of a ``tf.function`` returns when it is done, unless the program chose asynchronous execution. Then
     leaving a ``tf.experimental.async_scope`` waits for all calls. On GPUs, work may still be queued.
-    ``tf.test.experimental.sync_devices`` waits for the device in whose scope it is called. Without a scope, one worker
-    of several (TF 2.21) would ask a peer.
+    ``tf.test.experimental.sync_devices`` waits for the devices of all tasks, which one worker of several cannot do
+    (TF 2.21), so its operation is called for each device of this process.
     """
     import tensorflow as tf
 
     if not tf.config.experimental.get_synchronous_execution():
         with tf.experimental.async_scope():
             pass
-    for device in tf.config.list_logical_devices("GPU"):
-        with tf.device(device.name):
-            tf.test.experimental.sync_devices()
+    for name in own_devices("GPU"):
+        with tf.device(name):
+            tf.raw_ops.SyncDevice()
     values.scalar(loss)
