@@ -59,7 +59,9 @@ class ParameterServer(StrategyDefinition):
         # The coordinator is left out of the cluster spec, as in TensorFlow's in-process tutorial.
         # Its own server then takes any free port.
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
-        return tf.distribute.ParameterServerStrategy(resolver, **context.arguments(*self.arguments))
+        strategy = tf.distribute.ParameterServerStrategy(resolver, **context.arguments(*self.arguments))
+        _copy_from_each_server()
+        return strategy
 
 
 def join_scheduled(strategy: Any) -> None:
@@ -70,6 +72,43 @@ def join_scheduled(strategy: Any) -> None:
     coordinator = coordinator_of(strategy)
     if coordinator is not None:
         coordinator.join()
+
+
+_COORDINATOR = "chief"
+"""Job of the coordinator, which TensorFlow adds to a cluster without one."""
+
+_COPIED_TYPES = (
+    *("float32", "float64", "float16", "bfloat16"),
+    *("int64", "int32", "int16", "int8", "uint8"),
+    *("bool", "string"),
+)
+"""Types of the values that closures return. As there are 11, the number of copies is never a power of two."""
+
+
+def _copy_from_each_server() -> None:
+    """Copy a value of each common type from each task to the coordinator, before any thread of a coordinator runs.
+
+    A coordinator copies the results of closures in one thread for each worker. TensorFlow turns a copy into a function
+    of several devices, and the first copy of a type from a device appends that function to ``function_data_`` of its
+    ``EagerClusterFunctionLibraryRuntime``. A full list moves to another place, while ``Run`` in another thread may
+    still read an entry at the old one, outside of the lock (seen in TensorFlow 2.21). Then the coordinator is killed by
+    SIGSEGV, or a copy fails with "Unable to parse request". It happens to correct programs, by chance.
+
+    One thread makes these first copies here, so later copies append nothing. They also leave room in the list, whose
+    size doubles whenever it is full. So the entries of other types, and those that are made again after a worker was
+    lost and is back, do not move it either.
+    """
+    import tensorflow as tf
+
+    for device in tf.config.list_logical_devices("CPU"):
+        if f"/job:{_COORDINATOR}/" in device.name:
+            continue
+        for dtype in _COPIED_TYPES:
+            with tf.device(device.name):
+                value = tf.zeros([], dtype)
+            # As the coordinator does it, because the name of the function contains the device.
+            with tf.device(f"/job:{_COORDINATOR}"):
+                tf.identity(value)
 
 
 _SERVERS: list[Any] = []

@@ -1,0 +1,48 @@
+"""What a coordinator finds prepared: the first copies of closures' results are made before its threads run."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+pytest_plugins = ["pytester"]
+
+BEGIN = "the program begins"
+PROGRAM = f"""
+    import os
+    import pytest
+
+    def fetch(strategy, types):
+        import tensorflow as tf
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        os.write(2, b"\\n{BEGIN}\\n")
+        for dtype in types:
+            closure = tf.function(lambda: tf.zeros([], dtype))
+            coordinator.fetch([coordinator.schedule(closure) for _ in range(4)])
+
+    @pytest.mark.ddl(timeout=60)
+    def test_common_types(ddl_strategy):
+        fetch(ddl_strategy, ["float32", "float64", "int32", "int64", "bool", "string"])
+
+    @pytest.mark.ddl(timeout=60)
+    def test_another_type(ddl_strategy):
+        fetch(ddl_strategy, ["complex128"])
+"""
+
+
+def test_copies_of_results_add_no_functions(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow says when it adds the function of a copy to its list, which other threads read while it may move."""
+    monkeypatch.setenv("TF_CPP_VMODULE", "cluster_function_library_runtime=1")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
+    pytester.makepyfile(PROGRAM)
+    added = {}
+    for name in ("test_common_types", "test_another_type"):
+        result = pytester.runpytest_subprocess("--ddl-strategy=parameter_server", "-rP", "-k", name)
+        result.assert_outcomes(passed=1)
+        _, begun, output = result.stdout.str().partition(BEGIN)
+        assert begun
+        added[name] = [line for line in output.splitlines() if "CFLR::Instantiate: __wrapped__Identity" in line]
+    assert not added["test_common_types"]
+    # Otherwise TensorFlow would no longer say what this test looks for.
+    assert added["test_another_type"]
