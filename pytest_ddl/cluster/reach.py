@@ -33,15 +33,21 @@ class Reach:
         self.modules: set[str] = set()
         # By identity. The objects are kept, so that no new object can get the same identity.
         self._seen: dict[int, Any] = {}
-        self._visit(call)
+        self._followed: set[tuple[int, str]] = set()
+        # Not by recursion: a long linked list would be too deep for it.
+        self._waiting = [call]
+        while self._waiting:
+            value = self._waiting.pop()
+            if id(value) not in self._seen:
+                self._seen[id(value)] = value
+                self._look_into(value)
 
     def _visit(self, value: Any) -> None:
-        if id(value) in self._seen:
-            return
-        self._seen[id(value)] = value
+        self._waiting.append(value)
+
+    def _look_into(self, value: Any) -> None:
         if isinstance(value, (tuple, list)):
-            for item in value:
-                self._visit(item)
+            self._waiting += value
         elif isinstance(value, dict):
             self._visit(list(value.values()))
         elif isinstance(value, types.FunctionType):
@@ -89,12 +95,12 @@ class Reach:
 
     def _follow(self, value: Any, names: set[str]) -> None:
         """Visit a value. If it is a module, also visit its attributes that the code names."""
-        if isinstance(value, ModuleType) and id(value) not in self._seen:
-            self._visit(value)
+        self._visit(value)
+        if isinstance(value, ModuleType):
             for name in names & vars(value).keys():
-                self._follow(vars(value)[name], names)
-        else:
-            self._visit(value)
+                if (id(value), name) not in self._followed:
+                    self._followed.add((id(value), name))
+                    self._follow(vars(value)[name], names)
 
     def _visit_class(self, value: type) -> None:
         self.modules.add(str(value.__module__))

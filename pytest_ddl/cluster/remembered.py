@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
+import marshal
 import os
 import random
 import sys
 import sysconfig
 import types
 import zlib
-from collections import deque
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice})
+_VALUE_MODULES = frozenset({"datetime", "decimal", "fractions", "pathlib", "uuid", "zoneinfo"})
+"""Modules of immutable values, which are compared by their text. An equal one may replace another one."""
 _FLAT_SIZE = 256
-"""Maximum number of plain values in a container that is described item by item. A larger one is compared with a copy,
-which the interpreter does in C."""
-_DEEPEST = 100
-"""Maximum number of objects on a path. Objects that are deeper, as in a long linked list, are compared by identity."""
+"""Maximum number of plain values in a container that is described item by item. A larger one is written as bytes, which
+the interpreter does in C."""
+_DEEPEST = 50
+"""Maximum number of containers in each other. A deeper one is described apart and compared by identity too, so that no
+recursion is too deep."""
 _SAMPLED_BYTES = 1 << 24
 """Maximum bytes of an array that is compared completely. If an array is larger, only equally spaced rows of about this
 total size are compared."""
@@ -37,25 +42,16 @@ class Remembered:
 
     @classmethod
     def of(cls, value: Any) -> Remembered:
-        return cls(value, _content(value))
+        return cls(value, _Walk().whole(value))
 
     def holds(self, value: Any) -> bool:
         """Return whether ``value`` has the remembered content. For most objects, the content includes the identity."""
         if value is self.value and type(value) in _ATOMS:
             return True
-        if isinstance(self.content, _Copy):
-            return type(value) is type(self.content.value) and bool(value == self.content.value)
         try:
-            return bool(self.content == _content(value))
+            return bool(self.content == _Walk().whole(value))
         except Exception:
             return value is self.value
-
-
-@dataclass(frozen=True)
-class _Copy:
-    """Shallow copy of a large container that holds only plain values."""
-
-    value: Any
 
 
 def generator_state(value: Any) -> tuple[Any, Callable[[], None]] | None:
@@ -68,95 +64,135 @@ def generator_state(value: Any) -> tuple[Any, Callable[[], None]] | None:
         return None
     if isinstance(value, numpy.random.RandomState):
         legacy = value.get_state(legacy=True)
-        return _content(legacy), lambda: value.set_state(legacy)
+        return _plain(legacy), lambda: value.set_state(legacy)
     if isinstance(value, numpy.random.Generator):
         bits = value.bit_generator
         current = bits.state
-        return _content(current), lambda: setattr(bits, "state", current)
+        return _plain(current), lambda: setattr(bits, "state", current)
     return None
 
 
-def _content(value: Any) -> Any:
-    return _Walk().content(value)
+def _plain(state: Any) -> Any:
+    """Return a state of NumPy with bytes in place of arrays, which cannot be compared with ``==``."""
+    if isinstance(state, dict):
+        return {key: _plain(item) for key, item in state.items()}
+    if isinstance(state, tuple):
+        return tuple(map(_plain, state))
+    return state.tobytes() if hasattr(state, "tobytes") else state
 
 
 class _Walk:
-    """Walk through an object and all that it refers to. It visits each object once, however many paths lead there."""
+    """Walk through an object and all that it refers to. It visits each object once, however many paths lead there.
+
+    A container (a list, a set, a dict ...) is described by a digest of its items, so an equal copy has the same digest.
+    Another object is described by its identity, and its attributes are described apart.
+    """
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, Any]] = {}
-        """Identity -> number in the order of visits, and the object, kept so that no other one gets its identity."""
+        self._digests: dict[int, Any] = {}
+        """Identity of a container -> its description."""
+        self._apart: dict[int, Any] = {}
+        """Identity of another object -> description of its attributes."""
+        self._waiting: deque[Any] = deque()
+        self._kept: list[Any] = []
+        """All visited objects. They are kept during the walk, so that no other one gets the identity of one of them."""
 
-    def content(self, value: Any, depth: int = 0) -> Any:
+    def whole(self, value: Any) -> Any:
+        root = self._content(value, 0)
+        while self._waiting:
+            one = self._waiting.popleft()
+            self._apart[id(one)] = self._of_container(one, 0) if _is_container(one) else self._of_object(one)
+        return (root, self._apart) if self._apart else root
+
+    def _content(self, value: Any, depth: int) -> Any:
         kind = type(value)
         if kind in _ATOMS:
             return kind, repr(value) if kind is float else value
         if isinstance(value, (types.ModuleType, type, Enum)):
             return "same", id(value)
-        if kind in (list, tuple) and _is_flat(value):
-            return _Copy(kind(value)) if len(value) > _FLAT_SIZE else (kind, [self.content(item) for item in value])
-        if id(value) in self._seen:
-            return "seen", self._seen[id(value)][0]
-        if depth > _DEEPEST:
-            return "same", id(value)
-        self._seen[id(value)] = len(self._seen), value
-        return self._first(value, depth + 1)
+        if kind.__module__ in _VALUE_MODULES or _is_numpy_scalar(value):
+            return kind, repr(value)
+        if not _is_container(value) or depth > _DEEPEST:
+            if id(value) not in self._apart:
+                self._apart[id(value)] = None
+                self._kept.append(value)
+                self._waiting.append(value)
+            return "apart", id(value)
+        if id(value) not in self._digests:
+            self._kept.append(value)
+            self._digests[id(value)] = "above", id(value)
+            self._digests[id(value)] = self._of_container(value, depth)
+        return self._digests[id(value)]
 
-    def _first(self, value: Any, depth: int) -> Any:
-        """Describe an object that was not visited before, or one that the walk made, whose identity means nothing."""
+    def _of_container(self, value: Any, depth: int) -> Any:
         kind = type(value)
         if isinstance(value, (set, frozenset)):
-            if kind in (set, frozenset) and len(value) > _FLAT_SIZE and _is_flat(value):
-                return _Copy(kind(value))
-            # The order of a set depends on its past, and would give other numbers to what is visited.
-            return kind, sorted((self.content(item, depth) for item in sorted(value, key=_place)), key=repr)
-        if isinstance(value, (list, tuple, deque)):
-            return kind, [self.content(item, depth) for item in value]
-        if isinstance(value, dict):
-            if kind is dict and len(value) > _FLAT_SIZE and _is_flat(value.values()):
-                return _Copy(dict(value))
-            return kind, [(self.content(key, depth), self.content(item, depth)) for key, item in list(value.items())]
+            items = sorted((self._content(item, depth + 1) for item in value), key=repr)
+        elif isinstance(value, (dict, types.MappingProxyType)):
+            keys = self._items(list(value.keys()), depth)
+            items = [keys, self._items(list(value.values()), depth)]
+        else:
+            items = self._items(value, depth)
+        return kind, hashlib.blake2b(repr(items).encode(), digest_size=16).digest()
+
+    def _items(self, values: Any, depth: int) -> Any:
+        if len(values) > _FLAT_SIZE and all(type(item) in _ATOMS for item in values):
+            try:
+                return marshal.dumps(list(values), 2)  # later versions depend on who else refers to an item
+            except ValueError:
+                return repr(values)
+        return [self._content(item, depth + 1) for item in values]
+
+    def _of_object(self, value: Any) -> Any:
+        # Containers that are made here have no lasting identity.
         if isinstance(value, functools.partial):
-            return id(value), self.content(value.args, depth), self.content(value.keywords, depth)
+            return self._of_container([value.func, value.args, value.keywords], 0)
         if isinstance(value, types.FunctionType):
-            return self._of_function(value, depth)
-        return self._of_instance(value, depth)
-
-    def _of_function(self, value: types.FunctionType, depth: int) -> Any:
-        public = {name: item for name, item in vars(value).items() if not name.startswith("_")}
-        # A list as a default value keeps the items that a call appends to it.
-        defaults = (value.__defaults__, value.__kwdefaults__)
-        return id(value), id(value.__code__), self._first(defaults, depth), self._first(public, depth)
-
-    def _of_instance(self, value: Any, depth: int) -> Any:
+            public = {name: item for name, item in vars(value).items() if not name.startswith("_")}
+            # A list as a default value keeps the items that a call appends to it.
+            return id(value.__code__), self._of_container([value.__defaults__, value.__kwdefaults__, public], 0)
         generator = generator_state(value)
         if generator is not None:
-            return id(value), generator[0]
-        if isinstance(value, (itertools.count, itertools.cycle, bytearray)):
-            return id(value), repr(value) if not isinstance(value, itertools.cycle) else None
+            return generator[0]
+        if isinstance(value, (itertools.count, bytearray)):
+            return repr(value)
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.ndarray):
-            content = self._first(value.ravel().tolist(), depth) if value.dtype.hasobject else _digest(value)
-            return id(value), str(value.dtype), value.shape, content
+            is_plain = not value.dtype.hasobject
+            content = _digest(value) if is_plain else self._of_container(value.ravel().tolist(), 0)
+            return str(value.dtype), value.shape, content
         variables = _variables(value)
         if variables is not None:
-            return id(value), variables
-        module = sys.modules.get(type(value).__module__)
-        is_user = module is not None and is_user_file(getattr(module, "__file__", None))
-        if type(value) is types.SimpleNamespace or is_user:
-            return id(value), self._first(_attributes(value), depth)
-        return "same", id(value)
+            return variables
+        return self._of_container(_attributes(value), 0) if _is_open(value) else None
 
 
-def _place(item: Any) -> str:
-    return f"{type(item).__name__} {item!r}" if type(item) in _ATOMS else f"~{id(item)}"
+def _is_container(value: Any) -> bool:
+    return isinstance(value, (list, tuple, deque, set, frozenset, dict, types.MappingProxyType))
+
+
+def _is_numpy_scalar(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.generic) and not isinstance(value, numpy.void)
+
+
+def _is_open(value: Any) -> bool:
+    """Return whether the attributes of an object are its content. Those of libraries change by themselves."""
+    kinds = (types.SimpleNamespace, UserDict, UserList, ChainMap)
+    argparse = sys.modules.get("argparse")
+    if isinstance(value, kinds) or (argparse is not None and isinstance(value, argparse.Namespace)):
+        return True
+    module = sys.modules.get(type(value).__module__)
+    return module is not None and is_user_file(getattr(module, "__file__", None))
 
 
 def _attributes(value: Any) -> dict[str, Any]:
     found = dict(getattr(value, "__dict__", {}))
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            is_private = slot.startswith("__") and not slot.endswith("__")
+            name = f"_{kind.__name__.lstrip('_')}{slot}" if is_private else slot
             if hasattr(value, name):
                 found[name] = getattr(value, name)
     return found
@@ -191,32 +227,37 @@ def _digest(array: Any) -> int:
     return zlib.crc32(numpy.ascontiguousarray(array).view(numpy.uint8).data if array.size else b"")
 
 
-def _is_flat(values: Any) -> bool:
-    return all(type(item) in _ATOMS for item in values)
-
-
 @functools.cache
 def is_user_file(file: str | None) -> bool:
     """Return whether a file belongs neither to Python nor to an installed package, including this one."""
     if not file or str(file).startswith(_installed()) or any(folder in str(file) for folder in _PACKAGES):
         return False
-    return not any(_has_packages(folder) for folder in sys.path if folder and str(file).startswith(folder + os.sep))
+    for folder in {entry.rstrip(os.sep) for entry in sys.path if entry}:
+        if str(file).startswith(folder + os.sep):
+            top = str(file)[len(folder) + 1 :].partition(os.sep)[0]
+            if top in _packages_in(folder):
+                return False
+    return True
 
 
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
 @functools.cache
-def _has_packages(folder: str) -> bool:
-    """Return whether packages were installed into a folder of the search path, for example by ``pip install --target``.
+def _packages_in(folder: str) -> frozenset[str]:
+    """Return the names of what was installed into a folder of the search path, as ``pip install --target`` does it.
 
-    The folder in which pytest was started, and those above it, hold the user's own files too.
+    The user's own files may be in the same folder. So only what the records of the packages list is installed.
     """
+    found = set()
     try:
-        here = os.getcwd() + os.sep
-        return not here.startswith(folder + os.sep) and any(name.endswith(".dist-info") for name in os.listdir(folder))
+        for name in os.listdir(folder):
+            if name.endswith(".dist-info"):
+                with open(os.path.join(folder, name, "RECORD"), encoding="utf-8") as record:
+                    found |= {line.split(",")[0].partition("/")[0] for line in record}
     except OSError:
-        return False
+        pass
+    return frozenset(found)
 
 
 @functools.cache

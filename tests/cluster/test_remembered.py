@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+import copy
 import dataclasses
+import datetime
+import functools
 import itertools
 import random
 import sys
-from collections import deque
+from collections import UserDict, deque
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +35,16 @@ class Slotted:
 
     def __init__(self) -> None:
         self.rate = 1
+
+
+class Private:
+    __slots__ = ("__rate",)
+
+    def __init__(self) -> None:
+        self.__rate = 1
+
+    def change(self) -> None:
+        self.__rate += 1
 
 
 def counting(calls: list[int] = []) -> None:  # noqa: B006
@@ -58,6 +74,11 @@ def _large() -> dict[int, int]:
         (itertools.count, next),
         (lambda: counting, lambda value: value()),
         (lambda: lambda: None, lambda value: setattr(value, "calls", 1)),
+        (lambda: argparse.Namespace(rate=1), lambda value: setattr(value, "rate", 2)),
+        (lambda: UserDict(rate=1), lambda value: value.update(rate=2)),
+        (lambda: functools.partial(lambda calls=[]: calls.append(1)), lambda value: value()),
+        (Private, lambda value: value.change()),
+        (lambda: [np.random.RandomState(1)], lambda value: value[0].normal()),
     ],
 )
 def test_a_change_in_place_is_seen(make: Callable[[], Any], change: Callable[[Any], object]) -> None:
@@ -123,6 +144,48 @@ def test_a_long_linked_list_has_an_end() -> None:
     assert not remembered.holds(value)
 
 
+def test_an_object_is_described_however_long_the_first_path_to_it_is() -> None:
+    nodes = [Node()]
+    for _ in range(300):
+        nodes.append(Node(nodes[-1]))
+    value = nodes[::-1]
+    remembered = Remembered.of(value)
+    nodes[0].rate = 2
+    assert not remembered.holds(value)
+
+
+def test_deep_containers_are_described_too() -> None:
+    lowest: list[Any] = [1]
+    value = lowest
+    for _ in range(3000):
+        value = [value]
+    remembered = Remembered.of(value)
+    assert remembered.holds(value)
+    lowest[0] = 2
+    assert not remembered.holds(value)
+
+
+@pytest.mark.parametrize(
+    "item", [Decimal("0.1"), np.float32(0.1), Path("a"), Fraction(1, 3), datetime.date(2020, 1, 1)]
+)
+def test_values_are_compared_by_value(item: Any) -> None:
+    value = {"rate": item}
+    remembered = Remembered.of(value)
+    value["rate"] = copy.deepcopy(item)
+    assert remembered.holds(value)
+    value["rate"] = type(item)("2") if not isinstance(item, datetime.date) else datetime.date(2021, 1, 1)
+    assert not remembered.holds(value)
+
+
+def test_equal_copies_of_containers_are_equal() -> None:
+    one = Node()
+    row = [one, [one]]
+    value = [row, row, {(1, one), (2, one)}]
+    remembered = Remembered.of(value)
+    assert remembered.holds([[one, [one]], [one, [one]], {(2, one), (1, one)}])
+    assert not remembered.holds([[one, [one]], [one, [Node()]], {(2, one), (1, one)}])
+
+
 def test_order_in_a_set_is_no_content() -> None:
     items = [Node(), Node(), (1, Node()), "text", 5]
     value = set(items)
@@ -138,14 +201,16 @@ def test_packages_that_are_installed_elsewhere_are_not_the_users(
 ) -> None:
     """``pip install --target`` gives a folder that does not have the name of one for packages."""
     target, project, vendored = tmp_path / "target", tmp_path / "project", tmp_path / "project" / "lib"
-    for folder in (target / "one-1.0.dist-info", project / "two-1.0.dist-info", vendored / "three-1.0.dist-info"):
-        folder.mkdir(parents=True)
-    monkeypatch.chdir(project)
-    monkeypatch.setattr(sys, "path", [str(target), str(project), str(vendored), *sys.path])
+    for folder, file in ((target, "one.py"), (project, "two/__init__.py"), (vendored, "three.py")):
+        record = folder / "some-1.0.dist-info" / "RECORD"
+        record.parent.mkdir(parents=True)
+        record.write_text(f"{file},sha256=abc,12\nsome-1.0.dist-info/RECORD,,\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [f"{target}/", str(project), str(vendored), *sys.path])
     assert not is_user_file(str(target / "one.py"))
-    assert is_user_file(str(project / "two.py"))
+    assert not is_user_file(str(project / "two" / "part.py"))
     assert not is_user_file(str(vendored / "three.py"))
-    assert is_user_file(str(tmp_path / "other" / "four.py"))
+    for own in (target / "own.py", project / "own.py", vendored / "own" / "one.py", tmp_path / "other" / "one.py"):
+        assert is_user_file(str(own))
 
 
 def test_installed_files_are_not_the_users() -> None:
