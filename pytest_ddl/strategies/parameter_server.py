@@ -51,6 +51,8 @@ class ParameterServer(StrategyDefinition):
         addresses = context.addresses
         cluster = tf.train.ClusterSpec({"worker": list(addresses[:workers]), "ps": list(addresses[workers:])})
         if context.rank < 0:
+            # While training is compared, the coordinator cannot switch off TensorFloat-32 in other processes.
+            tf.config.experimental.enable_tensor_float_32_execution(False)
             return _start_server(cluster, context.task, workers)
         if not context.topology.servers:
             for kind, number in (("worker", workers), ("ps", servers)):

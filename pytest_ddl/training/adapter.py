@@ -196,6 +196,16 @@ def outermost_graph() -> Any:
     return graph
 
 
+def tensor_float_32() -> Any:
+    """Return the module that switches TensorFloat-32 by ``enable(bool)``, and has ``is_enabled()``.
+
+    ``tensorflow.python.framework.config._pywrap_tensor_float_32_execution`` (TF 2.4 to 2.21). The public function
+    ``tf.config.experimental.enable_tensor_float_32_execution`` has several names, and a program may have imported it.
+    """
+    config = module_of("framework.config", "_pywrap_tensor_float_32_execution")
+    return getattr(config, "_pywrap_tensor_float_32_execution", None)
+
+
 def random_functions() -> Iterator[tuple[Any, str]]:
     """Yield ``(module, name)`` of every function by which TensorFlow's Python code adds a random operation.
 

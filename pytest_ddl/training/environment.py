@@ -44,7 +44,6 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
     import tensorflow as tf
 
     eager = tf.config.functions_run_eagerly()
-    tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
     policies = WidePolicies(settings.precision)
     with _generators_kept():
         floats = [_FloatState(module) for module in keras_modules()]
@@ -57,9 +56,6 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
                 _seed(module, settings, policies)
             # No program would choose this seed, so a program that seeds TensorFlow itself can be recognized.
             tf.random.set_seed(settings.seed + _APART)
-            # GPUs would round factors of float32 products to 10 bits, or not, depending on the size of the batch.
-            tf.config.experimental.enable_tensor_float_32_execution(False)
-            policies.put(tf.config.experimental, "enable_tensor_float_32_execution", lambda enabled: None)
             with (
                 policies,
                 adapter.unseeded_data_apart(rank, settings.seed + _APART),
@@ -72,7 +68,26 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
             for state in floats:
                 state.restore()
             tf.config.run_functions_eagerly(eager)
-            tf.config.experimental.enable_tensor_float_32_execution(tf32)
+
+
+@contextmanager
+def whole_products() -> Iterator[None]:
+    """Keep TensorFloat-32 off, also if the program switches it on.
+
+    A GPU would round the factors of float32 products to 10 bits, or not, depending on the size of the batch. So
+    replicas would round differently from one device. Measurements leave the setting to the program.
+    """
+    switch = adapter.tensor_float_32()
+    if switch is None:
+        yield
+        return
+    before = switch.is_enabled()
+    switch.enable(False)
+    try:
+        with Replacements().put(switch, "enable", lambda enabled: None):
+            yield
+    finally:
+        switch.enable(before)
 
 
 def _prepare_late(module: Any, settings: RunSettings, floats: list[_FloatState], policies: WidePolicies) -> None:

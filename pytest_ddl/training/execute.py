@@ -57,6 +57,7 @@ def _attempt(
     with ExitStack() as stack:
         stack.enter_context(layouts.fresh(context.strategy))
         policies = stack.enter_context(environment.prepared(settings, context.rank))
+        stack.enter_context(environment.whole_products())
         stack.enter_context(recorder.creations.observed())
         recorder.creations.traces = settings.observe
         if settings.observe:

@@ -293,6 +293,10 @@ def dtypes(run: Any) -> None:
     run.record(**{f"{name}": 1.0 for pair in seen for name in pair})
 
 
+SWITCH = tf.config.experimental.enable_tensor_float_32_execution
+"""As a program has it that imported the function."""
+
+
 def tensor_float_32_enabled() -> bool:
     return bool(tf.config.experimental.tensor_float_32_execution_enabled())
 
@@ -301,7 +305,12 @@ def tensor_float_32(run: Any) -> None:
     model, optimizer = make(run)
     run.watch(model=model, optimizer=optimizer)
     first = tensor_float_32_enabled()
-    tf.config.experimental.enable_tensor_float_32_execution(True)
+    for function in (
+        tf.config.experimental.enable_tensor_float_32_execution,
+        tf.compat.v1.config.experimental.enable_tensor_float_32_execution,
+        SWITCH,
+    ):
+        function(True)
     run.record(**{"at first": float(first), "switched on": float(tensor_float_32_enabled())})
 
 
