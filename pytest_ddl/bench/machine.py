@@ -169,7 +169,12 @@ class Reading:
 
 
 def foreign_gpu_processes(own: Collection[int]) -> tuple[str, ...]:
-    """List compute processes of other programs on NVIDIA GPUs, through NVML; empty if NVML is not installed."""
+    """List compute processes of other programs on the GPUs of this process, through NVML.
+
+    The list is empty if NVML is not installed. GPUs that ``CUDA_VISIBLE_DEVICES`` hides do not matter.
+    """
+    from pytest_ddl.bench.launching.energy import gpu_handles
+
     try:
         pynvml = import_module("pynvml")
     except ImportError:
@@ -178,11 +183,10 @@ def foreign_gpu_processes(own: Collection[int]) -> tuple[str, ...]:
     with contextlib.suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         try:
-            for index in range(pynvml.nvmlDeviceGetCount()):
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            for name, handle in gpu_handles(pynvml, os.environ).items():
                 for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
                     if process.pid not in own:
-                        found.append(f"process {process.pid} on GPU {index}")
+                        found.append(f"process {process.pid} on GPU {name}")
         finally:
             pynvml.nvmlShutdown()
     return tuple(found)

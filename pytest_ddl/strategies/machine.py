@@ -101,12 +101,15 @@ def count_devices() -> tuple[int, int]:
     return gpus, tpus
 
 
-def make_logical_devices(device: str, count: int) -> list[str]:
+def make_logical_devices(device: str, count: int, *, process: int = 0, processes: int = 1) -> list[str]:
     """Make ``count`` logical devices of a kind and return their names, for example ``["CPU:0", "CPU:1"]``.
 
     Each device is a physical GPU if there are enough of them. Otherwise each device is a virtual GPU on the first
-    physical GPU, so that all replicas are equal.
+    physical GPU, so that all replicas are equal. If there are enough physical GPUs for all processes, each process
+    takes its own. On several hosts, a process sees only its own ones.
 
+    :param process: number of this process, from 0.
+    :param processes: number of processes that need as many devices each.
     :raises RuntimeError: if TensorFlow sees no device of that kind.
     """
     import tensorflow as tf
@@ -118,7 +121,8 @@ def make_logical_devices(device: str, count: int) -> list[str]:
     physical = tf.config.list_physical_devices(kind)
     if len(physical) < count:
         return split_device(kind, count, VIRTUAL_GPU_MEMORY_MB)
-    tf.config.set_visible_devices(physical[:count], kind)
+    first = process * count if len(physical) >= processes * count else 0
+    tf.config.set_visible_devices(physical[first : first + count], kind)
     return [f"{kind}:{index}" for index in range(count)]
 
 

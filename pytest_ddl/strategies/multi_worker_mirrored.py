@@ -41,7 +41,8 @@ class MultiWorkerMirrored(StrategyDefinition):
     def build(self, context: BuildContext) -> Any:
         import tensorflow as tf
 
-        make_logical_devices(context.device, context.spec.number("replicas"))
+        workers, replicas = context.spec.number("workers"), context.spec.number("replicas")
+        make_logical_devices(context.device, replicas, process=context.task.index, processes=workers)
         os.environ["TF_CONFIG"] = json.dumps(
             {
                 "cluster": {"worker": list(context.addresses)},

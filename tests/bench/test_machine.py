@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -71,3 +74,23 @@ def test_one_machine_has_its_own_name():
 def test_results_of_several_hosts_have_a_name_without_the_hosts(monkeypatch, launcher, hosts, expected):
     monkeypatch.setattr(machine, "_fixed", lambda: {"cpu": "A (CPU) @ 1.0 GHz", "cores": "2"})
     assert machine.machine_name({"PYTEST_DDL_LAUNCHER": launcher, "PYTEST_DDL_HOSTS": hosts}) == expected
+
+
+def test_processes_on_hidden_gpus_are_not_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fake:
+        NVMLError = RuntimeError
+
+        def __getattr__(self, name: str) -> Any:
+            calls = {
+                "nvmlDeviceGetCount": lambda: 2,
+                "nvmlDeviceGetHandleByIndex": lambda index: index,
+                "nvmlDeviceGetComputeRunningProcesses": lambda handle: [SimpleNamespace(pid=100 + handle)],
+            }
+            return calls.get(name, lambda: None)
+
+    monkeypatch.setitem(sys.modules, "pynvml", Fake())
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert machine.foreign_gpu_processes({7}) == ("process 100 on GPU 0", "process 101 on GPU 1")
+    assert machine.foreign_gpu_processes({100, 101}) == ()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert machine.foreign_gpu_processes({7}) == ("process 101 on GPU 1",)

@@ -130,16 +130,14 @@ def run(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _gpu_notes(harness: Harness, cells: tuple[Cell, ...], plan: Plan) -> list[str]:
-    """Return a note if replicas share GPUs. Workers on one machine all take its first GPU."""
+    """Return a note if replicas share GPUs. The workers of parameter servers share the first one."""
     from pytest_ddl.items.selection import DdlMark
 
     if harness.device(DdlMark(device=plan.device)) != "gpu":
         return []
     several = [cell for cell in cells if cell.replicas > 1 and not cell.reason]
     shared = [
-        cell.variant
-        for cell in several
-        if cell.replicas > harness.machine.gpus or cell.strategy == "multi_worker_mirrored"
+        cell.variant for cell in several if cell.replicas > harness.machine.gpus or cell.strategy == "parameter_server"
     ]
     return [f"{', '.join(shared)}: replicas share GPUs, so their speed says nothing about scaling."] if shared else []
 

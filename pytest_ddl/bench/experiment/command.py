@@ -20,7 +20,6 @@ from pytest_ddl.bench.outcome import OK, USAGE, WRONG, failed
 from pytest_ddl.bench.studies.running import PACKAGES, UsageError, check_common, ended, tell
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
-from pytest_ddl.strategies.spec import StrategySpec
 
 QUICK_EPOCHS = 3
 SYNCHRONOUS = ("mirrored", "multi_worker_mirrored")
@@ -168,7 +167,7 @@ def _plan(
     elif device == "cpu":
         notes.append(f"Replicas were not pinned and share all cores: 1 replica used the same cores as {replicas}.")
     if device == "gpu":
-        notes += _gpu_notes(spec, replicas, harness.machine.gpus)
+        notes += _gpu_notes(replicas, harness.machine.gpus)
     plan = measuring.Plan(
         file=Path(),
         train_images=0,
@@ -186,11 +185,9 @@ def _plan(
     return plan, notes
 
 
-def _gpu_notes(spec: StrategySpec, replicas: int, gpus: int) -> list[str]:
+def _gpu_notes(replicas: int, gpus: int) -> list[str]:
     if gpus < replicas:
         return [f"{replicas} replicas shared {gpus} GPU(s): these times say nothing about scaling."]
-    if spec.name == "multi_worker_mirrored":
-        return ["Workers on one machine all take its first GPU: these times say nothing about scaling; use mirrored."]
     return []
 
 

@@ -57,6 +57,20 @@ class EnergySource(Protocol):
         """Release what :meth:`open` acquired."""
 
 
+def gpu_handles(nvml: Any, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return NVML's handles of the GPUs that ``CUDA_VISIBLE_DEVICES`` allows, by their numbers or UUIDs.
+
+    :raises pynvml.NVMLError: if NVML does not know one of them.
+    """
+    text = environ.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        names = [str(index) for index in range(nvml.nvmlDeviceGetCount())]
+    else:
+        names = [name.strip() for name in text.split(",") if name.strip() and name.strip() != "-1"]
+    by_number, by_uuid = nvml.nvmlDeviceGetHandleByIndex, nvml.nvmlDeviceGetHandleByUUID
+    return {name: by_number(int(name)) if name.isdigit() else by_uuid(name) for name in names}
+
+
 class Nvml:
     """Energy of NVIDIA GPUs, from Volta on: ``nvmlDeviceGetTotalEnergyConsumption``, mJ since the driver was loaded.
 
@@ -89,7 +103,7 @@ class Nvml:
             raise NoEnergyError(f"NVML does not start: {error} (is the NVIDIA driver loaded?)") from None
         self._nvml = nvml
         try:
-            self._handles = [self._handle(name) for name in self._visible()]
+            self._handles = list(gpu_handles(nvml, self._environ).values())
             if not self._handles:
                 raise NoEnergyError("no GPU: NVML lists no GPU that CUDA_VISIBLE_DEVICES allows")
             self.read()
@@ -100,19 +114,6 @@ class Nvml:
             self.close()
             raise
         self.covers = f"nvml: {len(self._handles)} GPU{'s' if len(self._handles) > 1 else ''}"
-
-    def _visible(self) -> list[str]:
-        text = self._environ.get("CUDA_VISIBLE_DEVICES")
-        if text is None:
-            return [str(index) for index in range(self._nvml.nvmlDeviceGetCount())]
-        return [name.strip() for name in text.split(",") if name.strip() and name.strip() != "-1"]
-
-    def _handle(self, name: str) -> Any:
-        return (
-            self._nvml.nvmlDeviceGetHandleByIndex(int(name))
-            if name.isdigit()
-            else self._nvml.nvmlDeviceGetHandleByUUID(name)
-        )
 
     def read(self) -> list[float]:
         try:

@@ -118,11 +118,11 @@ def test_a_device_that_is_not_there_is_a_wrong_option(
 
 def test_shared_gpus_are_noted(folder: Path, ending: Ending, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command.Harness, "machine", Machine(gpus=2))
-    given = options("own_training:train", "--strategies=mirrored,multi_worker_mirrored", "--replicas=2,4")
+    given = options("own_training:train", "--strategies=mirrored,parameter_server", "--replicas=2,4")
     given.device = "gpu"
     assert command.main(given) == command.OK
     (note,) = [text for text in ending.started_with[0].notes if "GPUs" in text]
-    assert note.startswith("mirrored[replicas=4], multi_worker_mirrored[workers=2,replicas=1], multi_worker")
+    assert note.startswith("mirrored[replicas=4], parameter_server[workers=2,ps=1,processes=shared], parameter_server")
 
 
 def test_an_evaluation_is_written_and_ends_with_0(

@@ -198,17 +198,7 @@ def test_an_interruption_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("variant", "gpus", "words"),
-    [
-        ("mirrored", 2, []),
-        ("mirrored", 1, ["2 replicas shared 1 GPU"]),
-        ("multi_worker_mirrored", 2, ["all take its first GPU"]),
-    ],
-)
-def test_gpus_that_are_shared_are_told(variant: str, gpus: int, words: list[str]) -> None:
-    from pytest_ddl.strategies.registry import StrategyRegistry
-
-    notes = command._gpu_notes(StrategyRegistry().parse_variant(variant), 2, gpus)
-    assert len(notes) == len(words)
-    assert all(word in note for word, note in zip(words, notes, strict=True))
+def test_gpus_that_are_shared_are_told() -> None:
+    assert command._gpu_notes(2, 2) == []
+    (note,) = command._gpu_notes(2, 1)
+    assert "2 replicas shared 1 GPU" in note
