@@ -42,7 +42,9 @@ class OnVirtualCpus(MultiWorkerMirrored):
         return spec.number("workers")
 
     def build(self, context: BuildContext) -> Any:
-        return super().build(replace(context, device="cpu", spec=replace(context.spec, shape={"replicas": 1})))
+        return super().build(
+            replace(context, device="cpu", spec=replace(context.spec, shape={**context.spec.shape, "replicas": 1}))
+        )
 
 
 @pytest.mark.parametrize(
