@@ -17,6 +17,8 @@ from pytest_ddl.bench.launching.launch import drive
 from pytest_ddl.bench.launching.pacing import Pacer
 from pytest_ddl.bench.records import BenchSpec
 from pytest_ddl.harness import process_harness
+from suites.loops import train_in_a_loop
+from suites.workloads import WORKLOADS
 
 # Ranks import the programs by name; under importmode=importlib no test folder is on the path by itself.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -153,3 +155,16 @@ def test_every_kind_of_loop_is_measured_and_data_that_ends_is_repeated(monkeypat
     _gone, alive = psutil.wait_procs(left, timeout=30)
     # The launcher may have been started by this launch: it stays, and has no rank left.
     assert len(alive) <= 1
+
+
+def choose_tensor_float_32(run):
+    import tensorflow as tf
+
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    assert tf.config.experimental.tensor_float_32_execution_enabled()
+    train_in_a_loop(run, WORKLOADS["mlp"], WORKLOADS["mlp"].load())
+
+
+@pytest.mark.slow
+def test_a_measured_program_chooses_tensor_float_32():
+    assert measure(choose_tensor_float_32, ["one_device"], **SMALL).of("one_device")
