@@ -13,7 +13,8 @@ from typing import Any
 
 from pytest_ddl.cluster.libraries import is_code, is_public
 from pytest_ddl.cluster.reach import Reach, is_package, is_tool
-from pytest_ddl.cluster.remembered import Remembered, is_user_file
+from pytest_ddl.cluster.remembered import Remembered
+from pytest_ddl.cluster.user_files import is_user_file
 from pytest_ddl.cluster.user_modules import MISSING, loaded
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), tuple)

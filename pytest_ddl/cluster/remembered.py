@@ -6,10 +6,8 @@ import functools
 import hashlib
 import itertools
 import marshal
-import os
 import random
 import sys
-import sysconfig
 import types
 import zlib
 from collections import ChainMap, UserDict, UserList, deque
@@ -17,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
+
+from pytest_ddl.cluster.user_files import is_user_file
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice})
 _VALUE_MODULES = frozenset({"datetime", "decimal", "fractions", "pathlib", "uuid", "zoneinfo"})
@@ -225,43 +225,3 @@ def _digest(array: Any) -> int:
     if array.nbytes > _SAMPLED_BYTES and array.ndim:
         array = array[:: array.nbytes // _SAMPLED_BYTES + 1]
     return zlib.crc32(numpy.ascontiguousarray(array).view(numpy.uint8).data if array.size else b"")
-
-
-@functools.cache
-def is_user_file(file: str | None) -> bool:
-    """Return whether a file belongs neither to Python nor to an installed package, including this one."""
-    if not file or str(file).startswith(_installed()) or any(folder in str(file) for folder in _PACKAGES):
-        return False
-    for folder in {entry.rstrip(os.sep) for entry in sys.path if entry}:
-        if str(file).startswith(folder + os.sep):
-            top = str(file)[len(folder) + 1 :].partition(os.sep)[0]
-            if top in _packages_in(folder):
-                return False
-    return True
-
-
-_PACKAGES = ("/site-packages/", "/dist-packages/")
-
-
-@functools.cache
-def _packages_in(folder: str) -> frozenset[str]:
-    """Return the names of what was installed into a folder of the search path, as ``pip install --target`` does it.
-
-    The user's own files may be in the same folder. So only what the records of the packages list is installed.
-    """
-    found = set()
-    try:
-        for name in os.listdir(folder):
-            if name.endswith(".dist-info"):
-                with open(os.path.join(folder, name, "RECORD"), encoding="utf-8") as record:
-                    found |= {line.split(",")[0].partition("/")[0] for line in record}
-    except OSError:
-        pass
-    return frozenset(found)
-
-
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    own = os.path.dirname(os.path.dirname(__file__)) + os.sep
-    return (*{paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}, own, "<")

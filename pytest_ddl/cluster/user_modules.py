@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from pytest_ddl.cluster import imported_files
-from pytest_ddl.cluster.remembered import Remembered, generator_state, is_user_file
+from pytest_ddl.cluster.remembered import Remembered, generator_state
+from pytest_ddl.cluster.user_files import is_user_file
 
 MISSING = Remembered(None, "missing")
 """Placeholder for an attribute that does not exist."""

@@ -25,9 +25,9 @@ from pytest_ddl.cluster import imported_files, user_modules
 from pytest_ddl.cluster.network import servers_kept_local
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Notice, Reply, Request, UnreadableError, decode, encode
 from pytest_ddl.cluster.relocating import Places
-from pytest_ddl.cluster.remembered import is_user_file
 from pytest_ddl.cluster.resources import HOST, PortLease
 from pytest_ddl.cluster.ship import importable
+from pytest_ddl.cluster.user_files import is_user_file
 from pytest_ddl.strategies.base import RankContext, StrategyDefinition, capabilities_of
 from pytest_ddl.training.faults import RELAYED
 

@@ -294,7 +294,9 @@ def loss_scale_of(optimizer: Any) -> list[Any]:
 
 @contextmanager
 def executed_functions(seen: Callable[[Any, list[Any]], None], with_parts: bool = True) -> Iterator[bool]:
-    """Call ``seen(graph, partitions)`` after each execution of a traced function; yield False if not possible.
+    """Call ``seen(graph, partitions)`` after each execution of a traced function.
+
+    Yield False if this is not possible.
 
     At the first execution, ``partitions`` is the list of the graphs that each device got, as ``GraphDef``. Later it
     is empty, because TensorFlow reports a graph only when it prepares the graph's first execution.

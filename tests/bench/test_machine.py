@@ -1,4 +1,4 @@
-"""What is said about the machine beside a measurement, and a rank's peak remote."""
+"""Check the description of the machine beside a measurement, and the peak memory of a rank."""
 
 from __future__ import annotations
 

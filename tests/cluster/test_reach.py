@@ -1,4 +1,4 @@
-"""What the code of a call can reach."""
+"""Check which names and modules the code of a call can reach."""
 
 from __future__ import annotations
 

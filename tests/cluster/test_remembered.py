@@ -1,4 +1,4 @@
-"""What counts as changed in place, and what does not."""
+"""Check which changes in place are found, and that nothing else counts as one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import datetime
 import functools
 import itertools
 import random
-import sys
 from collections import UserDict, deque
 from collections.abc import Callable
 from decimal import Decimal
@@ -21,7 +20,7 @@ import numpy as np
 import pytest
 
 from pytest_ddl.cluster import parameters
-from pytest_ddl.cluster.remembered import Remembered, is_user_file
+from pytest_ddl.cluster.remembered import Remembered
 
 
 class Options:
@@ -194,31 +193,6 @@ def test_order_in_a_set_is_no_content() -> None:
     value.update(others)
     value.difference_update(others)
     assert remembered.holds([value, items[0]])
-
-
-def test_packages_that_are_installed_elsewhere_are_not_the_users(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``pip install --target`` gives a folder that does not have the name of one for packages."""
-    target, project, vendored = tmp_path / "target", tmp_path / "project", tmp_path / "project" / "lib"
-    for folder, file in ((target, "one.py"), (project, "two/__init__.py"), (vendored, "three.py")):
-        record = folder / "some-1.0.dist-info" / "RECORD"
-        record.parent.mkdir(parents=True)
-        record.write_text(f"{file},sha256=abc,12\nsome-1.0.dist-info/RECORD,,\n", encoding="utf-8")
-    monkeypatch.setattr(sys, "path", [f"{target}/", str(project), str(vendored), *sys.path])
-    assert not is_user_file(str(target / "one.py"))
-    assert not is_user_file(str(project / "two" / "part.py"))
-    assert not is_user_file(str(vendored / "three.py"))
-    for own in (target / "own.py", project / "own.py", vendored / "own" / "one.py", tmp_path / "other" / "one.py"):
-        assert is_user_file(str(own))
-
-
-def test_installed_files_are_not_the_users() -> None:
-    assert is_user_file(__file__)
-    assert not is_user_file(pytest.__file__)
-    assert not is_user_file(np.__file__)
-    assert not is_user_file("/somewhere/else/site-packages/tensorflow/__init__.py")
-    assert not is_user_file(None)
 
 
 @dataclasses.dataclass

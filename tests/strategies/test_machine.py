@@ -1,4 +1,4 @@
-"""Which physical devices a process takes, on machines that are only made up."""
+"""Check which physical devices a process takes, on machines that do not exist."""
 
 from __future__ import annotations
 

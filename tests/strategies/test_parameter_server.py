@@ -1,4 +1,4 @@
-"""What a coordinator finds prepared: the first copies of closures' results are made before its threads run."""
+"""Check that a coordinator has made the first copies of closures' results before its threads run."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensor_float_programs
 import training_programs as programs
 
 pytestmark = pytest.mark.slow
@@ -52,6 +53,6 @@ def test_perturbation_moves_by_one_ulp(ranks, precision):
 
 def test_products_of_float32_are_not_rounded_to_fewer_bits(ranks, in_rank):
     """A GPU chooses TensorFloat-32 by the size of a product, so replicas would round otherwise than one device."""
-    (record,) = ranks("one_device", programs.tensor_float_32)
+    (record,) = ranks("one_device", tensor_float_programs.tensor_float_32)
     assert record.steps[0].values == {"at first": 0.0, "switched on": 0.0}
-    assert in_rank("one_device", programs.tensor_float_32_enabled) == [True]
+    assert in_rank("one_device", tensor_float_programs.tensor_float_32_enabled) == [True]

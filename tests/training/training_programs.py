@@ -181,7 +181,7 @@ def restarts(run: Any) -> None:
 
 
 def plain_variables(run: Any) -> None:
-    """A loop that drives itself: no Keras, eager, ``batches`` and ``record``, ids told."""
+    """A loop that drives itself: no Keras, eager, ``batches`` and ``record``, recorded ids."""
     with run.strategy.scope():
         weights = {
             "w": tf.Variable(tf.ones((4, 1)), aggregation=tf.VariableAggregation.MEAN),
@@ -291,27 +291,6 @@ def dtypes(run: Any) -> None:
     for x, y in run.batches(batched(8, 4)):
         seen.append((x.dtype.name, y.dtype.name))
     run.record(**{f"{name}": 1.0 for pair in seen for name in pair})
-
-
-SWITCH = tf.config.experimental.enable_tensor_float_32_execution
-"""As a program has it that imported the function."""
-
-
-def tensor_float_32_enabled() -> bool:
-    return bool(tf.config.experimental.tensor_float_32_execution_enabled())
-
-
-def tensor_float_32(run: Any) -> None:
-    model, optimizer = make(run)
-    run.watch(model=model, optimizer=optimizer)
-    first = tensor_float_32_enabled()
-    for function in (
-        tf.config.experimental.enable_tensor_float_32_execution,
-        tf.compat.v1.config.experimental.enable_tensor_float_32_execution,
-        SWITCH,
-    ):
-        function(True)
-    run.record(**{"at first": float(first), "switched on": float(tensor_float_32_enabled())})
 
 
 def casts(run: Any, eager: bool = False) -> None:

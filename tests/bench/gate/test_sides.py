@@ -1,4 +1,4 @@
-"""What is said of a side that gave no blocks, and of an interrupted gate."""
+"""Check the messages for a side that gave no blocks, and for an interrupted gate."""
 
 from __future__ import annotations
 
