@@ -121,7 +121,12 @@ def _merge_main(
         # The test failed as expected, even if only on some of the ranks.
         return xfailed[0].report
     if lost or not phases:
-        raise pytest.fail.Exception(explain(answers), pytrace=False)
+        text = explain(answers)
+        died = any(answer.fate is Fate.DIED for answer in lost)
+        if not died and any(phase.outcome == "skipped" for phase in phases):
+            # The others wait for what the rank that skipped the test does not do.
+            text = f"{_disagreement(phases, total, lost)}\n\n{text}"
+        raise pytest.fail.Exception(text, pytrace=False)
     outcomes = {phase.outcome for phase in phases}
     if len(outcomes) > 1:
         return failed_report(item, when, _disagreement(phases, total))
@@ -197,8 +202,10 @@ def _outcomes(phases: Sequence[_RankPhase], total: int) -> list[tuple[str, str]]
     return found
 
 
-def _disagreement(phases: Sequence[_RankPhase], total: int) -> str:
+def _disagreement(phases: Sequence[_RankPhase], total: int, lost: Sequence[Answer] = ()) -> str:
     parts = [f"{ranks} {outcome}" for ranks, outcome in _outcomes(phases, total)]
+    if lost:
+        parts.append(f"{name_ranks([answer.rank for answer in lost], total)} did not end")
     return (
         f"the ranks disagree: {'; '.join(parts)}. A distributed test must take the same "
         "branch on all ranks: decide by a value that is equal on all ranks, not by the rank, its files or its "

@@ -57,6 +57,11 @@ PROJECT = {
             if rank() == 1:
                 pytest.xfail("not on this one")
 
+        def test_skips_while_the_other_waits(ddl_strategy):
+            if rank() == 1:
+                pytest.importorskip("no_such_module")
+            all_reduce(ddl_strategy)
+
         def test_body_skipped(ddl_strategy):
             pass
 
@@ -148,6 +153,7 @@ def test_a_body_that_a_fixture_wraps_is_still_seen(run: Any) -> None:
     ("name", "message"),
     [
         ("skips_on_one_rank", "the ranks disagree: rank 0 of 2 passed; rank 1 of 2 skipped (Skipped: not on this one)"),
+        ("skips_while_the_other_waits", "the ranks disagree: rank 1 of 2 skipped (Skipped: could not import"),
         ("xfails_on_one_rank", "the ranks disagree: rank 0 of 2 passed; rank 1 of 2 xfailed"),
         ("body_skipped", "rank 1 of 2 reported a pass without having run the test's body"),
         ("body_replaced", "rank 1 of 2 reported a pass without having run the test's body"),
