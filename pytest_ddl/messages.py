@@ -9,10 +9,6 @@ LINE = 160
 """Maximum number of characters of a message in one line of a report."""
 WHOLE = 2000
 """Maximum number of characters of a message in a report."""
-NEVER_BEGAN = "the loop never began over"
-"""Begin of the note on a loop of ``run.steps`` or ``run.batches`` that a program has made and not begun."""
-RUN_AGAIN = "one device was run again"
-"""Begin of the note on a run on one device whose process had ended before the function returned."""
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = re.compile(r'^\s*File "[^"]+", line \d+')

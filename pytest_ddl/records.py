@@ -1,7 +1,6 @@
 """Records of a training run: one record per rank, merged into one record per run.
 
-Workers send nothing but records to the checks. Records hold only NumPy arrays and plain values. So checks need no
-TensorFlow, and a record can be unpickled in a process that never imported TensorFlow.
+Workers send only records to the checks. Records hold only NumPy arrays and plain values, so checks need no TensorFlow.
 
 Vocabulary: *step* 0 is the state at the first ``run.watch``, and step ``k`` is the state after the k-th training step.
 *replica* is the index in the global order of replicas (``replica_id_in_sync_group``). *rank* is the index of a worker
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_ddl.notes import Note
 from pytest_ddl.strategies.spec import SYNCHRONOUS, Capabilities
 
 Array = NDArray[Any]
@@ -208,7 +208,7 @@ class WriteRecord:
     """Path that a rank wrote."""
 
     path: str
-    """Absolute path, or relative to the folder of the run if it is inside that folder."""
+    """Absolute path, or relative to the folder of the run if inside it."""
     api: str
     """Function that wrote: ``tf.train.Checkpoint.write``, ``Model.save``, ``open`` …"""
     step: int
@@ -243,7 +243,7 @@ class LayoutRecord:
     mesh: Mapping[str, int]
     """Mesh dimension -> number of devices."""
     replicas_equal: bool = True
-    """True if all devices that should hold the same part hold the same bits."""
+    """True if the devices that should hold the same part hold the same bits."""
 
 
 @dataclass(frozen=True)
@@ -276,8 +276,8 @@ class ErrorRecord:
     """Exception of the training function on one rank, or death of the rank."""
 
     type: str
-    """Qualified name of the exception's class; or ``"died"``, ``"deadline"``, ``"stopped"`` (after another rank failed)
-    or ``"stuck"`` (the logs of collectives prove that the rank waits forever)."""
+    """Qualified name of the exception's class; or ``"died"``, ``"deadline"``, ``"stopped"`` (after another failed) or
+    ``"stuck"`` (the logs of collectives prove that it waits forever)."""
     message: str
     traceback: str
     step: int
@@ -352,7 +352,7 @@ class RankRecord:
     result_steps: Mapping[str, int] = field(default_factory=dict)
     """Name of a result -> steps completed before it."""
     error: ErrorRecord | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     """Notes on what could not be recorded, and why; a check that needs it reports the note."""
     versions: Mapping[str, str] = field(default_factory=dict)
     resumed: Mapping[int, Snapshot] = field(default_factory=dict)

@@ -37,6 +37,31 @@ class Grounds(str, Enum):
     EXCLUSION = "exclusion: no other known cause fits"
 
 
+class Reason(Enum):
+    """Why a recorded quantity was not compared with one device. Code reads the member and never the text."""
+
+    WEIGHTS_DIFFER = "the weights differ"
+    NOT_FINITE = "not finite on one device"
+    NOT_REPRODUCIBLE = "not reproducible on one device"
+    TOO_WIDE = "the bound is too wide"
+    KEPT = "the program may have kept it from"
+    OF_A_PLACE = "says where the program runs"
+    NO_UPDATE = "its optimizer makes no update"
+    TOO_MANY_STEPS = "only the first uneven steps are judged one by one"
+
+
+class Unjudged(NamedTuple):
+    """Quantity that was recorded and not compared, with the reason."""
+
+    name: str
+    reason: Reason
+    where: str = ""
+    """Step or other place that the reason is about, as text for the reader."""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.reason.value}{f' {self.where}' if self.where else ''})"
+
+
 class Outcome(str, Enum):
     """Outcome of one check. A report passes only if all outcomes are PASS or NOT_APPLICABLE."""
 
@@ -141,8 +166,8 @@ class CheckResult:
     """True if the check could not decide only because weights differ or because the run failed earlier."""
     details: str | None = None
     """Longer text, for example a traceback, that explains why the check could not decide."""
-    unjudged: tuple[str, ...] = ()
-    """Values that were recorded on both sides but not compared, each with the reason. The rest may have passed."""
+    unjudged: tuple[Unjudged, ...] = ()
+    """Quantities that were recorded on both sides but not compared. The rest may have passed."""
     in_program: bool = False
     """True if the check could not decide because of the program, so that its author can change this."""
     needs: str = ""

@@ -8,7 +8,7 @@ from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.comparison import Place
 from pytest_ddl.equivalence.evidence.observe import of_kind, shared_steps
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Outcome
-from pytest_ddl.messages import NEVER_BEGAN
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 
 
@@ -50,14 +50,14 @@ def no_steps(check: str, distributed: TrainingRecord, reference: TrainingRecord 
     if any(rank.results for rank in distributed.ranks):
         return not_applicable(check, "no training step; check METRIC-EQ judges what evaluate and predict return")
     reason = "no training step was recorded: does the program use run.steps, run.batches, run.fit or run.record?"
-    notes = [note for rank in distributed.ranks for note in rank.notes if note.startswith(NEVER_BEGAN)]
+    notes = [note for rank in distributed.ranks for note in rank.notes if note.kind is NoteKind.NEVER_BEGAN]
     reason = f"no training step was recorded: {notes[0]}" if notes else reason
     return inconclusive(check, reason, in_program=True)
 
 
-def not_observed(record: TrainingRecord, what: str) -> str:
-    """State that something was not observed, with the first note of the recorder if it left one."""
-    notes = [note for rank in record.ranks for note in rank.notes]
+def not_observed(record: TrainingRecord, what: str, kind: NoteKind) -> str:
+    """State that something was not observed, with the recorder's first note on it if it left one."""
+    notes = [note for rank in record.ranks for note in rank.notes if note.kind is kind]
     return f"{what} not observed" + (f" ({notes[0]})" if notes else "")
 
 

@@ -12,6 +12,7 @@ from pytest_ddl.equivalence.known.behavior import KnownBehavior
 from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.equivalence.roles import Roles
 from pytest_ddl.equivalence.text import headline, render_report
+from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.words import FIXTURE, Words
 
@@ -37,7 +38,7 @@ class Report:
     unused_expectations: Mapping[str, str] = field(default_factory=dict)
     doubts: tuple[Doubt, ...] = ()
     """Reasons why there is no verdict; empty for a pass."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     seconds: float = 0.0
     strict: bool = False
     """True if approximations count as findings."""
@@ -113,9 +114,9 @@ class Report:
         """The known behaviors of frameworks that were recognized, each once."""
         return tuple(KNOWN[name] for name in dict.fromkeys(finding.known for finding in self.known) if name)
 
-    def noted(self, *notes: str) -> Report:
-        """Return the report with further notes."""
-        return replace(self, notes=(*self.notes, *notes))
+    def noted(self, *texts: str) -> Report:
+        """Return the report with further notes on how the programs were run."""
+        return replace(self, notes=(*self.notes, *(Note(NoteKind.HOW, text) for text in texts)))
 
     def worded(self, words: Words) -> Report:
         """Return the report with all messages in the words of the command that the user has called."""

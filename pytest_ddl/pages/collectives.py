@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 from pytest_ddl.equivalence.report import Report
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.pages.picture import Picture, svg
 from pytest_ddl.records import CollectiveRecord, RankRecord, TrainingRecord
 
@@ -44,7 +45,7 @@ def _why_not(record: TrainingRecord | None) -> str:
     if len(record.ranks) < 2:
         return "one process issues the collectives of all replicas, so that they cannot be in different orders"
     if not any(rank.collectives for rank in record.ranks):
-        notes = [note for rank in record.ranks for note in rank.notes]
+        notes = [note for rank in record.ranks for note in rank.notes if note.kind is NoteKind.COLLECTIVES]
         return f"the collectives of the ranks were not observed{f' ({notes[0]})' if notes else ''}"
     return ""
 

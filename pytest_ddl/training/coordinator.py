@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.strategies.adapter import number_of_workers
 from pytest_ddl.training import data
 from pytest_ddl.training.listener import StepListener, traces_of
@@ -109,7 +110,7 @@ def concurrently(
     except tf.errors.OutOfRangeError as error:
         if has_data is not None and has_data():
             raise own_iterator_ended() from error
-        listener.note("the data of a worker ended before all scheduled steps had run")
+        listener.note(NoteKind.DATA_ENDED, "the data of a worker ended before all scheduled steps had run")
     losses = [value for value in map(_fetched, pending) if value is not None]
     for position, (loss,) in enumerate(losses, 1):
         number = listener.end_step(loss, traces=traces_of(step), left=len(losses) - position)
@@ -163,7 +164,7 @@ def overlapping(
             started = True
         coordinator.join()
     except tf.errors.OutOfRangeError:
-        listener.note("the data of a worker ended before all scheduled steps had run")
+        listener.note(NoteKind.DATA_ENDED, "the data of a worker ended before all scheduled steps had run")
 
 
 def _counted(step: Any, strategy: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array
 from pytest_ddl.training import adapter, values
 
@@ -69,7 +70,7 @@ class Creations:
     def __init__(
         self,
         strategy: Any,
-        note: Callable[[str], None],
+        note: Callable[[NoteKind, str], None],
         completed: Callable[[], int],
         change: Change | None = None,
         created: Callable[[Any], None] = lambda _variable: None,
@@ -103,7 +104,7 @@ class Creations:
             try:
                 scope.__exit__(None, None, None)
             except RuntimeError as error:  # the program entered a strategy's scope and never left it
-                self._note(f"the program did not leave a scope that creates variables: {error}")
+                self._note(NoteKind.SCOPES, f"the program did not leave a scope that creates variables: {error}")
 
     def take(self, variable: Any) -> Creation | None:
         """Return and forget the initial value of a variable, or return ``None`` if not all its components were seen."""

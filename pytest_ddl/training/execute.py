@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import ErrorRecord, RankRecord
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.strategies.parameter_server import join_scheduled
@@ -44,8 +45,8 @@ def execute(train: Callable[[Run], Any], settings: RunSettings, context: RankCon
     if second is not None and refuses_callbacks(second):
         return record  # the failed Python operation is the program's own
     why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
-    note = f"the program refuses the observing operation ({why}); it was run again without"
-    return replace(again, notes=(*again.notes, note))
+    text = f"the program refuses the observing operation ({why}); it was run again without"
+    return replace(again, notes=(*again.notes, Note(NoteKind.BATCHES, text)))
 
 
 def _attempt(
@@ -64,7 +65,7 @@ def _attempt(
             recorder.observers = tuple(make(settings, context, recorder) for make in OBSERVERS)
             stack.enter_context(observed(context.strategy, recorder.consumption, recorder.observers))
         else:
-            recorder.note("the batches of the replicas were not observed")
+            recorder.note(NoteKind.BATCHES, "the batches of the replicas were not observed")
             stack.enter_context(PointObserver(settings, context, recorder).installed())
         try:
             run = Run(settings, context, recorder)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.training import values
 from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.data import distribute, prepare, prepare_arrays
@@ -40,7 +41,7 @@ class Fitting:
         listener = self._listener
         listener.begin_call("run.fit", model)
         if listener.reached_limit:
-            listener.note("run.fit was not run: the limit of steps was reached before it")
+            listener.note(NoteKind.NOT_RUN, "run.fit was not run: the limit of steps was reached before it")
             return None
         if self._settings.repeat and uses_coordinator(self._strategy):
             raise TypeError(
@@ -144,7 +145,8 @@ def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
     if uses_coordinator(strategy):
         # Keras refuses on_train_batch_end under this strategy, because batches run asynchronously.
         listener.note(
-            "run.fit under parameter_server records epochs as steps: Keras does not report the end of a batch"
+            NoteKind.EPOCHS_AS_STEPS,
+            "run.fit under parameter_server records epochs as steps: Keras does not report the end of a batch",
         )
         listener.begin_asynchronous(epochs_as_steps=True)
         methods["on_epoch_end"] = on_train_batch_end

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from pytest_ddl.notes import NoteKind
+
 
 class StepListener(ABC):
     """Listener to the steps of one run on one rank. It also decides when the run has enough steps.
@@ -57,7 +59,7 @@ class StepListener(ABC):
     def observe_examples(self, ids: Any) -> None:
         """Handle ``run.examples``, in replica context, while a graph is traced or eagerly."""
 
-    def note(self, text: str) -> None:
+    def note(self, kind: NoteKind, text: str) -> None:
         """Keep a note on something that cannot be recorded."""
 
     def fact(self, name: str, value: Any) -> None:

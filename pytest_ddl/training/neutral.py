@@ -20,8 +20,6 @@ VARIED = "varied"
 """Setting, in addition to ``RANDOM``, by which each operation has another number in each step, for all elements."""
 NORMALIZATION = "normalization"
 """Setting by which batch normalization takes its statistics over all replicas."""
-REFUSED = "not switched off: "
-"""Start of the note on a random operation for which no constant is known."""
 
 _UNIFORM = ("random_uniform", "stateless_random_uniform", "stateless_random_uniform_v2", "stateful_uniform")
 _NORMAL = (

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import (
     Array,
     BatchRecord,
@@ -18,7 +20,7 @@ from pytest_ddl.records import (
     StepRecord,
     VariableKind,
     VariableRecord,
-)
+)  # fmt: skip
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import layouts, lineage, neutral, values
 from pytest_ddl.training.call_sites import CallSites
@@ -42,7 +44,7 @@ class Recorder(StepListener):
     def __init__(self, settings: RunSettings, context: RankContext) -> None:
         self._settings = settings
         self._context = context
-        self._notes: dict[str, None] = {}
+        self._notes: dict[Note, None] = {}
         self._facts: dict[str, Any] = {}
         self._watcher = Watcher(context.strategy, self.note)
         self._initial: dict[int, tuple[Array, ...]] = {}
@@ -58,7 +60,7 @@ class Recorder(StepListener):
         self.lines = Lines()
         self.creations = Creations(context.strategy, self.note, lambda: len(self._steps), change, self.lines.create)
         """Variables that the program creates while it trains."""
-        self.consumption = Consumption(self.note)
+        self.consumption = Consumption(partial(self.note, NoteKind.BATCHES))
         self.observers: tuple[Observer, ...] = ()
         self.restart = False
         self.asynchronous = False
@@ -84,17 +86,16 @@ class Recorder(StepListener):
 
     @property
     def reached_limit(self) -> bool:
-        limit = self._settings.steps
-        return limit is not None and self.completed >= limit
+        return self._settings.steps is not None and self.completed >= self._settings.steps
 
     @property
     def watched(self) -> tuple[Watched, ...]:
         """Variables that were found so far."""
         return self._watcher.watched
 
-    def note(self, text: str) -> None:
+    def note(self, kind: NoteKind, text: str) -> None:
         """Add a note about something that could not be recorded, unless the record has the same note."""
-        self._notes.setdefault(text)
+        self._notes.setdefault(Note(kind, text))
 
     def fact(self, name: str, value: Any) -> None:
         self._facts[name] = value
@@ -189,7 +190,7 @@ class Recorder(StepListener):
         self.epochs_as_steps = self.epochs_as_steps or epochs_as_steps
 
     def begin_call(self, method: str, trains: Any = None) -> None:
-        """Note the line of a call of ``run.steps``, ``run.batches`` or ``run.fit`` with data to train on."""
+        """Record the line of a call of ``run.steps``, ``run.batches`` or ``run.fit`` with data to train on."""
         self.lines.add(FIT if method == "run.fit" else TRAIN)
         self.lines.trains = True
         # With one batch that repeats for ever, the first loop takes all steps and later loops never run.
@@ -222,7 +223,8 @@ class Recorder(StepListener):
             self.begin_reading()
         number = values.scalar(loss)
         if loss is not None and number is None:
-            self.note(f"the loss of a step is not compared: it is a {type(loss).__name__} and not a single number")
+            kind = type(loss).__name__
+            self.note(NoteKind.LOSSES, f"the loss of a step is not compared: it is a {kind} and not a single number")
         for name in shown or {}:
             self.lines.add(VALUE.format(name))
         named = {**self._next_values, **{key: values.scalar(value) for key, value in (shown or {}).items()}}
@@ -280,20 +282,17 @@ class Recorder(StepListener):
             observer.discard()
 
     def end_of_data(self) -> None:
-        """Record that the data of a loop ended within a step.
+        """Record that the data of a loop ended within a step, and keep the values at that point.
 
-        Keep the values at that point. The step may have run in part, and its changes must be kept apart from
-        changes that the program makes after its loop.
+        They separate the changes of a step that ran in part from changes that the program makes after its loop.
         """
         if self.points is not None:
             self.points.leave("step")
         self._at_end = self._watcher.snapshot()
         unfinished = sum(batch.size for batch in self.consumption.take())
         if unfinished:
-            self.note(
-                f"the data ended within step {self.completed + 1}, which had taken {unfinished} example(s): "
-                "it is not counted as a step"
-            )
+            step = f"step {self.completed + 1}, which had taken {unfinished} example(s)"
+            self.note(NoteKind.UNFINISHED_STEP, f"the data ended within {step}: it is not counted as a step")
         self.end_without_step()
 
     def value(self, name: str, number: Any, step: str | None) -> None:
@@ -382,7 +381,8 @@ class Recorder(StepListener):
             try:
                 layout = layouts.record_of(strategy, item.variable, item.record.name)
             except Exception as error:  # an unknown layout must not make the record fail
-                self.note(f"the layout of {item.record.name} could not be read: {type(error).__name__}: {error}")
+                text = f"the layout of {item.record.name} could not be read: {type(error).__name__}: {error}"
+                self.note(NoteKind.LAYOUTS, text)
                 layout = None
             if item.variable is not None:
                 self.lines.add_variable(item.record.index, item.variable, values.components(strategy, item.variable))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from pytest_ddl.messages import NEVER_BEGAN
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import coordinator, data, notice, stepping
 from pytest_ddl.training.fitting import Fitting
@@ -235,7 +235,8 @@ class Run:
     def end(self) -> None:
         """Note the loops that the program made and never began, after the training function has returned."""
         for name in self._never_began:
-            self._listener.note(f"{NEVER_BEGAN} {name}(...), which trains only in `for loss in {name}(...):`")
+            text = f"the loop never began over {name}(...), which trains only in `for loss in {name}(...):`"
+            self._listener.note(NoteKind.NEVER_BEGAN, text)
         self._listener.begin_reading()
 
     def _bodies(self, loop: Literal["steps", "batches"], items: Iterator[Any]) -> Iterator[Any]:

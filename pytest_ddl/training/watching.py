@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, LayerRecord, OptimizerRecord, Snapshot, VariableKind, VariableRecord
 from pytest_ddl.training import adapter, keras_objects, values
 
@@ -29,7 +30,7 @@ class Watched:
 class Watcher:
     """Collection of all watched variables, in the order in which they were found."""
 
-    def __init__(self, strategy: Any, note: Callable[[str], None]) -> None:
+    def __init__(self, strategy: Any, note: Callable[[NoteKind, str], None]) -> None:
         self._strategy = strategy
         self._note = note
         self._models: list[Any] = []
@@ -67,7 +68,10 @@ class Watcher:
                 with self._strategy.scope():
                     optimizer.learning_rate = 0.0
             except (AttributeError, TypeError, ValueError) as error:
-                self._note(f"the learning rate of {type(optimizer).__name__} could not be set to 0: {error}")
+                self._note(
+                    NoteKind.VARIABLES,
+                    f"the learning rate of {type(optimizer).__name__} could not be set to 0: {error}",
+                )
 
     def scan(self) -> list[Watched]:
         """Find and return the variables that exist now and were not found before."""
@@ -123,7 +127,7 @@ class Watcher:
             try:
                 result = metric.result()
             except Exception as error:  # a metric may raise before its first update
-                self._note(f"metric {metric.name!r} has no result: {type(error).__name__}: {error}")
+                self._note(NoteKind.VARIABLES, f"metric {metric.name!r} has no result: {type(error).__name__}: {error}")
                 continue
             pairs = result.items() if isinstance(result, dict) else [("", result)]
             for key, value in pairs:
@@ -136,7 +140,7 @@ class Watcher:
         try:
             return item.read()
         except Exception as error:  # a failure to read must not hide a failure of the program
-            self._note(f"{item.record.name} could not be read: {type(error).__name__}: {error}")
+            self._note(NoteKind.VARIABLES, f"{item.record.name} could not be read: {type(error).__name__}: {error}")
             return ()
 
     def _all_optimizers(self) -> list[Any]:

@@ -9,7 +9,7 @@ from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
-from pytest_ddl.messages import RUN_AGAIN
+from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import ErrorRecord, RankRecord
 
 STACKS = 'Fatal Python error: Segmentation fault\n\n  File "/project/train.py", line 71 in train\n'
@@ -79,8 +79,10 @@ def test_the_reason_of_one_device_comes_first() -> None:
 
 def test_a_repeated_run_is_noted() -> None:
     reference, distributed = pair(Program(replicas=2))
-    note = f"{RUN_AGAIN}, because the process of the first run was killed by SIGSEGV"
-    ranks = tuple(replace(rank, notes=("another note", note)) for rank in reference.ranks)
+    note = Note(
+        NoteKind.RUN_AGAIN, "one device was run again, because the process of the first run was killed by SIGSEGV"
+    )
+    ranks = tuple(replace(rank, notes=(Note(NoteKind.DRAWS, "another note"), note)) for rank in reference.ranks)
     report = judge(replace(reference, ranks=ranks), distributed)
     assert report.passed
     assert report.notes == (note,)

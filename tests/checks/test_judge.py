@@ -403,7 +403,7 @@ def test_a_note_names_what_an_optimizer_without_updates_leaves_open() -> None:
     assert judge(reference, distributed).passed
     report = judge(with_idle_part(reference), with_idle_part(distributed))
     assert report.passed
-    why = "critic_optimizer/iterations does not grow in 3 step(s), so its optimizer makes no update"
+    why = "its optimizer makes no update because critic_optimizer/iterations does not grow in 3 step(s)"
     assert f"MOVES did not compare critic/kernel ({why})" in report.notes
 
 

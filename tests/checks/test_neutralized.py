@@ -16,6 +16,7 @@ from pytest_ddl.equivalence.probes import neutralized as neutralized_probe
 from pytest_ddl.equivalence.probes.draw_levels import Level, doubts, joined
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import DrawRecord, ErrorRecord, LayerRecord, StepRecord, TrainingRecord
 from pytest_ddl.training import neutral
 from pytest_ddl.training.settings import RunSettings
@@ -140,7 +141,8 @@ def test_runs_that_do_not_go_through_without_randomness_leave_the_rest_open(
     failing = replace(good[0], ranks=tuple(replace(rank, error=error) for rank in good[0].ranks))
     short = _quiet(Program(replicas=2, truncate=1, layers=(DROPOUT,)))
     refused = tuple(
-        replace(r, ranks=tuple(replace(k, notes=(f"{neutral.REFUSED}binomial",)) for k in r.ranks)) for r in good
+        replace(r, ranks=tuple(replace(k, notes=(Note(NoteKind.NOT_REPLACED, "binomial"),)) for k in r.ranks))
+        for r in good
     )
     for quiet in (bad, (failing, good[1]), short, (refused[0], refused[1])):
         report = _probed(_plain(alike, loss="first"), quiet, expect)

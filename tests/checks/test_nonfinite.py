@@ -12,6 +12,7 @@ from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.equivalence.probes import nonfinite as nonfinite_probe
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import (
     GradientRecord,
     GradientStage,
@@ -133,7 +134,11 @@ def test_does_not_judge(reference, distributed, why):
 def test_never_passes_on_nothing_recorded():
     distributed = record(SKIPPED, SKIPPED, broken=[1])
     (rank,) = distributed.ranks
-    blind = replace(rank, steps=tuple(replace(step, gradients=()) for step in rank.steps), notes=("no PyFunc",))
+    blind = replace(
+        rank,
+        steps=tuple(replace(step, gradients=()) for step in rank.steps),
+        notes=(Note(NoteKind.GRADIENTS, "no PyFunc"),),
+    )
     result = result_of(replace(distributed, ranks=(blind,)))
     assert result.outcome is Outcome.NOT_APPLICABLE
     assert "no PyFunc" in result.reason

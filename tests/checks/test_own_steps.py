@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_ddl.equivalence.evidence.tolerance import UNMEASURED
-from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Reason, Unjudged
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import needs_noise
 from pytest_ddl.equivalence.verdict.own_steps import MOST, step_by_step, up_to
@@ -113,7 +113,7 @@ def test_noise_is_not_measured_again_for_what_is_tolerated_there(verified, wante
 def test_it_is_said_which_steps_are_not_judged_alone():
     taken = tuple(range(1, MOST + 3))
     result = judged_as({}, taken, steps=MOST + 4)
-    assert result.unjudged == (f"step {MOST + 1} and later uneven steps, judged separately",)
+    assert result.unjudged == (Unjudged(f"step {MOST + 1} and later uneven steps", Reason.TOO_MANY_STEPS),)
 
 
 def test_settings_with_other_values_are_other_settings():

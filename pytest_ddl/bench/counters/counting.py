@@ -46,14 +46,14 @@ def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
         if item.kind in graphs.REDUCES:
             dtypes[item.dtype] += graphs.bytes_of(item) * number
         if not graphs.bytes_of(item) and item.shape != (0,):
-            watch.note(f"{item.kind} of {item.dtype} has no static shape: its bytes are not counted")
+            watch.remark(f"{item.kind} of {item.dtype} has no static shape: its bytes are not counted")
     if not watch.executions.is_possible:
-        watch.note("graphs were not counted: this release of TensorFlow does not allow function calls to be observed")
+        watch.remark("graphs were not counted: this release of TensorFlow does not allow function calls to be observed")
     if watch.loss is not None and not math.isfinite(watch.loss):
-        watch.note(f"the loss is {watch.loss}: the run diverged, or a mean is over no examples")
+        watch.remark(f"the loss is {watch.loss}: the run diverged, or a mean is over no examples")
     conditional = _conditional(ran, steps)
     for kind, number in conditional.items():
-        watch.note(f"{number} {kind} are in a branch and counted as if every step took it")
+        watch.remark(f"{number} {kind} are in a branch and counted as if every step took it")
     _note_other_steps(watch)
     variables = watch.variables()
     trainable = [item for item in variables if item.record.kind is VariableKind.TRAINABLE]
@@ -104,7 +104,7 @@ def collectives(ran: Ran, watch: Stopwatch, steps: int) -> Counter[CollectiveRec
         of_graph = Counter(one.collectives) or Counter(_inserted(parts))
         found.update({item: number * times for item, number in of_graph.items()})
     if any(number % steps for number in found.values()):
-        watch.note(f"collectives are those of {steps} steps: their number is not divisible by steps_per_execution")
+        watch.remark(f"collectives are those of {steps} steps: their number is not divisible by steps_per_execution")
         return found
     return Counter({item: number // steps for item, number in found.items()})
 
@@ -144,7 +144,7 @@ def _note_other_steps(watch: Stopwatch) -> None:
     more = [step for step in steps if step - steps[-1]]
     if more:
         shown = ", ".join(f"{number} {kind}" for kind, number in sorted(max(more, key=Counter.total).items()))
-        watch.note(
+        watch.remark(
             f"{len(more)} of {len(steps)} steps of the warm-up had more collectives ({shown}) than the last. Only the "
             "last is counted"
         )
@@ -173,10 +173,10 @@ def _inserted(parts: list[Any]) -> list[CollectiveRecord]:
 
 def _copies(ran: Ran, watch: Stopwatch, context: RankContext) -> dict[str, int] | None:
     if uses_coordinator(context.strategy):
-        watch.note("copies were not counted: the steps of parameter_server run on workers, which report no graphs")
+        watch.remark("copies were not counted: the steps of parameter_server run on workers, which report no graphs")
         return None
     if not watch.executions.is_possible or not any(parts for _one, _times, parts in ran):
-        watch.note("copies were not counted: no step reported the graphs of its devices")
+        watch.remark("copies were not counted: no step reported the graphs of its devices")
         return None
     found: Counter[str] = Counter()
     for _one, times, parts in ran:

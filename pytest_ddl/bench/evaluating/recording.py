@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.evaluating.records import Cell, Curve
 from pytest_ddl.cluster.worker import current_rank
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import environment, values
 from pytest_ddl.training.coordinator import STALENESS
@@ -59,7 +60,7 @@ class CurveRecorder(StepListener):
     def reached_limit(self) -> bool:
         return self._limit is not None and self.completed >= self._limit
 
-    def note(self, text: str) -> None:
+    def note(self, kind: NoteKind, text: str) -> None:
         self._notes.append(text)
 
     def begin(self) -> None:

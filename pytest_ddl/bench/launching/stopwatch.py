@@ -9,6 +9,7 @@ from typing import Any
 from pytest_ddl.bench.counters.executions import Executions
 from pytest_ddl.bench.launching.devices import own_devices
 from pytest_ddl.bench.launching.pacing import Paced
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.strategies.parameter_server import join_scheduled
 from pytest_ddl.training import values
@@ -66,7 +67,7 @@ class Stopwatch(StepListener):
         """Rows that a step takes on this rank, over its replicas. A last, partial batch is ignored if a larger one was
         seen."""
         self._partial = ""
-        self.executions = Executions(self.note)
+        self.executions = Executions(self.remark)
 
     @property
     def completed(self) -> int:
@@ -142,8 +143,12 @@ class Stopwatch(StepListener):
         self._watcher.scan()
         return self._watcher.watched
 
-    def note(self, text: str) -> None:
+    def remark(self, text: str) -> None:
+        """Keep a note on what was not measured or counted."""
         self._notes.setdefault(text)
+
+    def note(self, _kind: NoteKind, text: str) -> None:
+        self.remark(text)
 
     # -- calls of the run ------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from pytest_ddl.equivalence.evidence.observe import shared_steps, sizes
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, no_steps, not_applicable, not_observed, passed
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import GradientStage, TrainingRecord
 
 CHECK = "BATCH"
@@ -43,7 +44,7 @@ def check_batch(
             finding = _finding(step, found, expected, trains=_trains(reference, step))
             return failed(CHECK, [_without_data(finding, ended) if ended else finding])
     if compared == 0:
-        return not_applicable(CHECK, not_observed(distributed, "batch sizes were"))
+        return not_applicable(CHECK, not_observed(distributed, "batch sizes were", NoteKind.BATCHES))
     return passed(CHECK, f"{compared} global batches")
 
 

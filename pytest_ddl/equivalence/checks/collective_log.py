@@ -10,6 +10,7 @@ from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, not_applicable, not_observed, passed
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import CollectiveRecord, TrainingRecord
 
 CHECK = "COLL-LOG"
@@ -36,7 +37,9 @@ def check_collective_log(reference: TrainingRecord, distributed: TrainingRecord,
     if distributed.errors:
         return not_applicable(CHECK, "the run did not end; check RUN reports whether collectives are the reason")
     if not any(rank.collectives for rank in distributed.ranks):
-        return not_applicable(CHECK, not_observed(distributed, "the collectives of the ranks were"))
+        return not_applicable(
+            CHECK, not_observed(distributed, "the collectives of the ranks were", NoteKind.COLLECTIVES)
+        )
     found = mismatch(distributed, reference)
     if found is None:
         count = len(distributed.ranks[0].collectives)

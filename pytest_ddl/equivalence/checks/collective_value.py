@@ -11,6 +11,7 @@ from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, not_applicable, not_observed, passed
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, ReductionRecord, TrainingRecord
 
 CHECK = "COLL-VALUE"
@@ -35,7 +36,11 @@ def check_collective_value(reference: TrainingRecord, distributed: TrainingRecor
         if any(step.reductions for rank in distributed.ranks for step in rank.steps):
             return not_applicable(CHECK, "the replicas requested different reductions, so they cannot be paired")
         observed = any(rank.steps for rank in distributed.ranks)
-        reason = "the program reduces nothing by itself" if observed else not_observed(distributed, "reductions were")
+        reason = (
+            "the program reduces nothing by itself"
+            if observed
+            else not_observed(distributed, "reductions were", NoteKind.REDUCTIONS)
+        )
         return not_applicable(CHECK, reason)
     findings = [finding for item in found for finding in [_judge(reference, item)] if finding is not None]
     if findings:

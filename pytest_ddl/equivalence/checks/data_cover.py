@@ -12,6 +12,7 @@ from pytest_ddl.equivalence.evidence.one_sided import lone_ids
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, not_observed, passed
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import TrainingRecord
 
 CHECK = "DATA-COVER"
@@ -32,7 +33,7 @@ def check_data_cover(
             return inconclusive(
                 CHECK, f"example ids were reported on one side only ({one_sided}): report them in every run"
             )
-        return not_applicable(CHECK, not_observed(distributed, "examples were"))
+        return not_applicable(CHECK, not_observed(distributed, "examples were", NoteKind.BATCHES))
     if found.order is Order.SAME:
         return passed(CHECK, f"{found.by} of {sum(found.ours.values())} examples in {found.steps} steps")
     tensors = altered_tensors(reference, distributed, found.steps) if found.by == "contents" else None

@@ -17,7 +17,7 @@ from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import listed, lone_results, lone_values, lone_variables
 from pytest_ddl.equivalence.evidence.results import Returned, returned
 from pytest_ddl.equivalence.evidence.tolerance import GROSS, Bound, Decision, Tolerance
-from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Reason, Unjudged
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed, unmatched
 from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind
 
@@ -53,7 +53,7 @@ class _Seen:
     """Values that were compared, values that could not be, and findings."""
 
     compared: int = 0
-    skipped: list[str] = field(default_factory=list)
+    skipped: list[Unjudged] = field(default_factory=list)
     alone: list[str] = field(default_factory=list)
     """Values that only one side recorded."""
     findings: list[Finding] = field(default_factory=list)
@@ -67,20 +67,19 @@ class _Seen:
         """
         error, bound = difference(value.actual, value.desired).error, value.bound
         if error == 0.0 and not np.any(np.isfinite(value.desired)):
-            self.skipped.append(f"{value.name} (not finite on one device)")
+            self.skipped.append(Unjudged(value.name, Reason.NOT_FINITE))
             return False
         if bound.measured and bound.value > bound.effect and not math.isinf(error):
             # The same program on one device gives another value each time, for example a time, an unseeded random
             # number or the result of a chaotic training.
-            self.skipped.append(f"{value.name} (not reproducible on one device)")
+            self.skipped.append(Unjudged(value.name, Reason.NOT_REPRODUCIBLE))
             return False
         decision = bound.judge(error)
         if decision is Decision.UNDECIDED:
-            self.skipped.append(f"{value.name} (the bound is too wide)")
+            self.skipped.append(Unjudged(value.name, Reason.TOO_WIDE))
             return False
         if decision is Decision.BEYOND and kept and not self._is_gross(error, value.desired, value.step):
-            since = f"step {self.taken_over[0]} or before"
-            self.skipped.append(f"{value.name} (the program may have kept it from {since})")
+            self.skipped.append(Unjudged(value.name, Reason.KEPT, f"step {self.taken_over[0]} or before"))
             return False
         self.compared += 1
         return decision is Decision.BEYOND
@@ -111,7 +110,7 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
     _results(comparison, sound, seen)
     _state(comparison, sound, seen)
     _values(comparison, sound, seen)
-    skipped = f"; not compared: {', '.join(dict.fromkeys(seen.skipped))}" if seen.skipped else ""
+    skipped = f"; not compared: {', '.join(map(str, dict.fromkeys(seen.skipped)))}" if seen.skipped else ""
     if seen.findings:
         # Report the earliest place of each name first. A wrong history is more useful than its single steps.
         return failed(CHECK, sorted(seen.findings, key=lambda finding: finding.step or 0))
@@ -135,15 +134,16 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
     return replace(result, unjudged=tuple(dict.fromkeys([*seen.skipped, *later])))
 
 
-def _later(reference: TrainingRecord, distributed: TrainingRecord, sound: int) -> list[str]:
-    """Name the results and named values that both sides computed after the weights began to differ."""
+def _later(reference: TrainingRecord, distributed: TrainingRecord, sound: int) -> list[Unjudged]:
+    """Return the results and named values that both sides computed after the weights began to differ."""
     ours, theirs = returned(reference.ranks[0]), returned(distributed.ranks[0])
     names = [one.name for key, one in theirs.items() if key in ours and one.kind != "fit" and one.step > sound]
     for step in range(sound + 1, shared_steps(reference, distributed) + 1):
         mine, others = (record.ranks[0].steps[step - 1].values for record in (reference, distributed))
         # The program itself does not compute the values that fit shows within an epoch.
         names += [name for name in others if name in mine and RUNNING_MEAN not in others]
-    return [f"{name} (the weights differ from step {sound + 1} on)" for name in dict.fromkeys(names)]
+    where = f"from step {sound + 1} on"
+    return [Unjudged(name, Reason.WEIGHTS_DIFFER, where) for name in dict.fromkeys(names)]
 
 
 def _results(comparison: Comparison, sound: int, seen: _Seen) -> None:
@@ -244,7 +244,7 @@ def _values(comparison: Comparison, sound: int, seen: _Seen) -> None:
                 if name not in ours or name == RUNNING_MEAN or name in done:
                     continue
                 if _tells_topology(name, theirs[name], distributed, rank):
-                    seen.skipped.append(f"{name} (says where the program runs)")
+                    seen.skipped.append(Unjudged(name, Reason.OF_A_PLACE))
                     continue
                 bound = comparison.tolerance.value(name, step)
                 value = _Value(name, step, np.asarray(theirs[name]), np.asarray(ours[name]), bound)

@@ -15,7 +15,7 @@ from pytest_ddl.equivalence.evidence.gradients import calls
 from pytest_ddl.equivalence.evidence.observe import of_kind, shared_steps
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
 from pytest_ddl.equivalence.evidence.unmoved import unmoved
-from pytest_ddl.equivalence.findings import CheckResult, Finding
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Reason, Unjudged
 from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, no_steps, not_applicable, passed
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 
@@ -54,8 +54,8 @@ def check_moves(reference: TrainingRecord, distributed: TrainingRecord, toleranc
     not_judged = f"; not judged, because they do not move on one device: {', '.join(still[:3])}" if still else ""
     result = passed(CHECK, f"{len(moving)} of {len(trainable)} trainable variables moved{not_judged}")
     # A program may have an optimizer that it does not use. So this is not enough to doubt the result.
-    why = f"{idle[0]} does not grow in {steps} step(s), so its optimizer makes no update" if idle else ""
-    return replace(result, unjudged=tuple(f"{name} ({why})" for name in still)) if idle else result
+    why = f"because {idle[0]} does not grow in {steps} step(s)" if idle else ""
+    return replace(result, unjudged=tuple(Unjudged(name, Reason.NO_UPDATE, why) for name in still)) if idle else result
 
 
 def _counts_nothing(record: TrainingRecord, counter: VariableRecord, steps: int) -> bool:

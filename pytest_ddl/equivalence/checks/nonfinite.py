@@ -13,6 +13,7 @@ from pytest_ddl.equivalence.evidence.observe import component_updates, is_loss_s
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import failed, finding_at, not_applicable, not_observed, passed
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "NONFINITE"
@@ -29,7 +30,7 @@ def check_nonfinite(reference: TrainingRecord, distributed: TrainingRecord, tole
     if distributed.num_replicas < 2:
         return not_applicable(CHECK, "there is one replica")
     if not any(step.gradients for rank in distributed.ranks for step in rank.steps):
-        return not_applicable(CHECK, not_observed(distributed, "gradients were"))
+        return not_applicable(CHECK, not_observed(distributed, "gradients were", NoteKind.GRADIENTS))
     judged: list[int] = []
     for step in range(1, comparison.steps + 1):
         broken = not_finite(distributed, step)

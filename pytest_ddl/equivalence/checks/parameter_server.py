@@ -15,6 +15,7 @@ from pytest_ddl.equivalence.evidence.observe import WEIGHTS, built_late, is_asyn
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "PS"
@@ -174,7 +175,7 @@ def _other_number(reference: TrainingRecord, distributed: TrainingRecord) -> lis
     """Compare the numbers of updates, if the program chooses them by itself and does not train on equal examples."""
     found = numbers_of_updates(reference, distributed) if schedules_itself(distributed) else None
     notes = [note for rank in distributed.ranks for note in rank.notes]
-    if found is None or found[0] == found[1] or any(note.startswith("gradients") for note in notes):
+    if found is None or found[0] == found[1] or any(note.kind is NoteKind.GRADIENTS for note in notes):
         return []
     ours, theirs = (
         sum(batch.size for step in all_steps(record) for batch in step.batches) for record in (reference, distributed)
@@ -290,7 +291,7 @@ def _shown(expected: tuple[int, int]) -> str:
 def _recorded_steps(reference: TrainingRecord, distributed: TrainingRecord) -> int:
     rank = distributed.ranks[0]
     if rank.facts.get("epochs_as_steps") or rank.facts.get("scheduled") == reference.num_steps:
-        ended_early = any("data of a worker ended" in note for note in rank.notes)
+        ended_early = any(note.kind is NoteKind.DATA_ENDED for note in rank.notes)
         return rank.num_steps if ended_early else reference.num_steps
     return rank.num_steps
 

@@ -8,6 +8,7 @@ from pytest_ddl.equivalence.evidence.observe import is_uneven, sizes
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, not_observed, passed
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import TrainingRecord
 
 CHECK = "UNEVEN-EQ"
@@ -22,7 +23,7 @@ def check_uneven(reference: TrainingRecord, distributed: TrainingRecord, toleran
     if distributed.num_replicas == 1:
         return not_applicable(CHECK, "a single replica")
     if not any(sizes(distributed, step) for step in range(1, steps + 1)):
-        return not_applicable(CHECK, not_observed(distributed, "batch sizes were"))
+        return not_applicable(CHECK, not_observed(distributed, "batch sizes were", NoteKind.BATCHES))
     uneven = [step for step in range(1, steps + 1) if is_uneven(distributed, step)]
     if not uneven:
         return not_applicable(CHECK, "every batch split evenly over the replicas", f'checks=["{CHECK}"]')

@@ -20,6 +20,7 @@ from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.equivalence.verdict.judge import concluded_from
 from pytest_ddl.equivalence.verdict.own_steps import up_to
+from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import Array, TrainingRecord, VariableKind
 from pytest_ddl.training.settings import RunSettings, States
 
@@ -87,7 +88,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     concluded = concluded_from(report, [*results, understood], ours)
     of_results = concluded_from(report, report.results, ours).notes
     kept = [doubt for doubt in report.doubts if not report.roles.have(doubt, Role.VALUES)]
-    note = (
+    text = (
         f"after uneven steps (the first is step {first}) one device went on with the weights of the strategy, so that "
         "later steps are compared from equal weights"
     )
@@ -95,7 +96,11 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
         concluded,
         reference=reference,
         doubts=tuple(dict.fromkeys((*kept, *again.doubts))),
-        notes=(*concluded.notes, *(other for other in report.notes if other not in of_results), note),
+        notes=(
+            *concluded.notes,
+            *(other for other in report.notes if other not in of_results),
+            Note(NoteKind.HOW, text),
+        ),
         seconds=report.seconds + again.seconds,
         neutralized=report.neutralized,
     )

@@ -37,11 +37,11 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     refused = fails_on_one_device(again)
     if refused is not None:
         note = f"{CHECK} is judged only by the program's own steps: in a run of {STEPS} steps on one batch {refused}"
-        return replace(report, notes=(*report.notes, note))
+        return report.noted(note)
     reference = again.reference
     if reference is not None and not reference.errors and reference.num_steps < STEPS:
         note = f"{CHECK} is judged by few steps: one device ran {reference.num_steps} of {STEPS} steps on one batch"
-        report = replace(report, notes=(*report.notes, note))
+        report = report.noted(note)
     # Weights stand still on purpose here, so a doubt about them does not count. Weights that differ are findings.
     doubts = tuple(doubt for doubt in again.doubts if doubt.check != STEP_EQ)
     findings = [_without_cause(finding) for finding in again.findings]

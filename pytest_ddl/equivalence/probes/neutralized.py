@@ -20,9 +20,10 @@ from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
 from pytest_ddl.equivalence.probes.draw_levels import Level, doubts, joined, most_informative
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
-from pytest_ddl.equivalence.verdict.judge import NOT_COMPARED, concluded_from
+from pytest_ddl.equivalence.verdict.judge import concluded_from
+from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import LayerRecord
-from pytest_ddl.training.neutral import LOW, NORMALIZATION, RANDOM, REFUSED, VARIED, has_levels, may_choose
+from pytest_ddl.training.neutral import LOW, NORMALIZATION, RANDOM, VARIED, has_levels, may_choose
 from pytest_ddl.training.settings import RunSettings
 
 _CAUSES = {NORMALIZATION: "per-replica-normalization", RANDOM: "random-stream-differs-across-replicas"}
@@ -115,8 +116,8 @@ def probe(
         unused_expectations=concluded.unused_expectations,
         doubts=(*dict.fromkeys(open_still), *open_again),
         notes=(
-            *(note for note in report.notes if not note.startswith(NOT_COMPARED)),
-            f"weights, state and losses were compared in runs with {change}",
+            *(note for note in report.notes if note.kind is not NoteKind.NOT_COMPARED),
+            Note(NoteKind.HOW, f"weights, state and losses were compared in runs with {change}"),
         ),
         # Later probes repeat the comparison that shows most.
         neutralized=most_informative(levels).off,
@@ -158,9 +159,9 @@ def _refusal(report: Report, again: Report) -> str | None:
         if record.errors:
             error = record.errors[0][1]
             return f"{error.type} {where} after step {error.step}: {error.message}"
-        notes = [note for rank in record.ranks for note in rank.notes if note.startswith(REFUSED)]
+        notes = [note for rank in record.ranks for note in rank.notes if note.kind is NoteKind.NOT_REPLACED]
         if notes:
-            return f"{notes[0]} {where}"
+            return f"not switched off: {notes[0]} {where}"
         plain_layers = any(_is_plain(layer) for rank in record.ranks for layer in rank.layers)
         if plain_layers and NORMALIZATION in record.neutralized:
             return f"a layer normalizes by its own statistics {where}"
@@ -181,7 +182,7 @@ def _left_open(report: Report, off: tuple[str, ...], why: str) -> Report:
     return replace(
         report,
         findings=[f for f in report.findings if f not in guessed and not _may_be_random(f, off, report.roles)],
-        notes=(*report.notes, why),
+        notes=(*report.notes, Note(NoteKind.NOT_COMPARED, why)),
         doubts=(*report.doubts, *doubts),
     )
 

@@ -58,11 +58,11 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     refused = _refused(reference, distributed)
     if refused is not None or not moves:
         why = refused or "no weight moved on one device"
-        return replace(report, notes=(*report.notes, f"{CHECK}: {_WHAT}, it decides nothing: {why}"))
+        return report.noted(f"{CHECK}: {_WHAT}, it decides nothing: {why}")
     wrong = [(variable, ours, theirs) for variable, ours, theirs in moves if _is_gross(theirs, ours)]
     if not wrong:
         note = f"{CHECK}: {_WHAT}, {len(moves)} of {len(moves)} weight(s) and slot(s) move as on one device"
-        return replace(report, notes=(*report.notes, note), seconds=report.seconds + again.seconds)
+        return replace(report.noted(note), seconds=report.seconds + again.seconds)
     found = replace(_finding(*wrong[0]), step=distributed.num_steps)
     result = CheckResult(CHECK, Outcome.FAIL, found.message, (found,))
     return report.merged(replace(again, results=(result,), findings=[found]), CHECK, _WHAT)

@@ -27,6 +27,7 @@ from pytest_ddl.equivalence.findings import Doubt, Finding
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.messages import summary
+from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training.settings import RunSettings
 
@@ -59,7 +60,7 @@ class Aligned:
     reference: TrainingRecord
     distributed: TrainingRecord
     settings: RunSettings
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     undecided: str | None = None
     """Reason why weights cannot be compared, or ``None`` if they can."""
     in_program: bool = False
@@ -92,12 +93,12 @@ def align(reference: TrainingRecord, distributed: TrainingRecord, settings: RunS
             known = contents_are_known(ours, theirs)
             if wrong and known:
                 note = f"run for {ours.num_steps} steps, to see whether each pass covers the data"
-                return Aligned(ours, theirs, longer, (note,))
+                return Aligned(ours, theirs, longer, (Note(NoteKind.HOW, note),))
             if whole is not None and whole.order is Order.WRONG and not known:
                 again, _theirs = data_calls(program.anew(longer), theirs)
                 if not again.errors and repeats_are_no_chance((ours, again), theirs, whole.by):
                     note = f"run for {ours.num_steps} steps, in which workers consume the same examples"
-                    return Aligned(ours, theirs, longer, (note,))
+                    return Aligned(ours, theirs, longer, (Note(NoteKind.HOW, note),))
     if not known and not _same_contents(reference, program.anew(settings)):
         why = "the program consumes other examples each time that it runs on one device: set a seed for its data"
         return replace(runs, undecided=why, in_program=True)
@@ -128,7 +129,7 @@ def _replayed(runs: Aligned, program: Runner, drawn: bool) -> Aligned:
         "global batches are composed differently than on one device, and no example is lost or repeated: one device "
         "was run again on the global batches that the strategy consumed"
     )
-    return replace(runs, reference=replayed, settings=settings, notes=(note,))
+    return replace(runs, reference=replayed, settings=settings, notes=(Note(NoteKind.HOW, note),))
 
 
 def _follow_batch_size(runs: Aligned, program: Runner) -> bool:

@@ -34,6 +34,7 @@ from pytest_ddl.equivalence.verdict.judge import judge, needs_noise, require
 from pytest_ddl.equivalence.verdict.own_precision import judged_in_own_precision, replaced_policies
 from pytest_ddl.equivalence.verdict.single_precision import is_of_single_precision
 from pytest_ddl.messages import summary
+from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training.settings import RunSettings
 
@@ -179,8 +180,8 @@ class PlainComparison:
             return self.in_precision("float32" if replaced_policies(reference) else "native")
         if reference.refused is not None and not reference.errors:
             why = summary(reference.refused.type, reference.refused.message)
-            note = f"one device was run without a strategy, because the program raises under OneDeviceStrategy: {why}"
-            report = replace(report, notes=(note, *report.notes))
+            text = f"one device was run without a strategy, because the program raises under OneDeviceStrategy: {why}"
+            report = replace(report, notes=(Note(NoteKind.HOW, text), *report.notes))
         report = runs.explained(report)
         if precision == "float32" and (reference.errors or _raised(distributed)):
             return self.in_precision("native")

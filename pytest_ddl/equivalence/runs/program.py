@@ -19,7 +19,7 @@ from pytest_ddl.equivalence.runs.references import ReferenceStore
 from pytest_ddl.equivalence.runs.remote import run_training
 from pytest_ddl.equivalence.runs.resuming import joined
 from pytest_ddl.equivalence.runs.watchdog import Watchdog
-from pytest_ddl.messages import RUN_AGAIN
+from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
 from pytest_ddl.strategies.base import capabilities_of
 from pytest_ddl.strategies.spec import HOSTS
@@ -84,7 +84,7 @@ class Program:
             return record
         place = place_of(ended)
         why = f"the process of the first run {ended.message}" + (f" ({place})" if place else "")
-        return _noted(self._run(spec, settings), f"{RUN_AGAIN}, because {why}")
+        return _noted(self._run(spec, settings), Note(NoteKind.RUN_AGAIN, f"one device was run again, because {why}"))
 
     def distributed(self, settings: RunSettings) -> TrainingRecord:
         """Run under the strategy."""
@@ -188,7 +188,7 @@ def _in_words(settings: RunSettings) -> str:
     return ", ".join([where, *filter(None, how)])
 
 
-def _noted(record: TrainingRecord, note: str) -> TrainingRecord:
+def _noted(record: TrainingRecord, note: Note) -> TrainingRecord:
     return replace(record, ranks=tuple(replace(rank, notes=(*rank.notes, note)) for rank in record.ranks))
 
 

@@ -16,7 +16,7 @@ from pytest_ddl.equivalence.evidence.observe import is_asynchronous, sizes
 from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.evidence.tolerance import UNMEASURED, Tolerance
 from pytest_ddl.equivalence.evidence.without_a_step import without_call_sites
-from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
+from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome, Reason
 from pytest_ddl.equivalence.known.advice import fix_in_keras, fix_of_sums
 from pytest_ddl.equivalence.known.catalogue import recognized
 from pytest_ddl.equivalence.outcomes import not_applicable
@@ -28,15 +28,14 @@ from pytest_ddl.equivalence.verdict.lines import with_lines
 from pytest_ddl.equivalence.verdict.own_steps import Cut, step_by_step
 from pytest_ddl.equivalence.verdict.root_causes import root_causes
 from pytest_ddl.equivalence.verdict.vetoes import Evidence, without_contradictions
-from pytest_ddl.messages import RUN_AGAIN, did_you_mean
+from pytest_ddl.messages import did_you_mean
+from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord
 
 _NO_STEPS = (
     "steps ran concurrently: weights depend on their order and are not compared with one device, only whether all "
     "updates arrived (check PS)"
 )
-NOT_COMPARED = "weights are not compared after step"
-"""Start of the note that names the step of a tolerated difference."""
 
 
 # Records may hold infinite values. NumPy's warnings about them would be errors under pytest -W error.
@@ -250,16 +249,17 @@ def _computed_later(results: Sequence[CheckResult], declared: Sequence[Finding],
     """Report values that were not compared because weights differ as declared: another defect may be in them."""
     if any(roles.have(finding, Role.WEIGHTS) for finding in declared):
         for result in results:
-            later = [text for text in result.unjudged if "the weights differ" in text]
+            later = [item for item in result.unjudged if item.reason is Reason.WEIGHTS_DIFFER]
             if later:
-                yield Doubt(result.check, f"not compared: {', '.join(later[:3])}")
+                yield Doubt(result.check, f"not compared: {', '.join(map(str, later[:3]))}")
 
 
-def _unjudged(results: Sequence[CheckResult]) -> Iterator[str]:
+def _unjudged(results: Sequence[CheckResult]) -> Iterator[Note]:
     for result in results:
         if result.unjudged:
             more = f" and {len(result.unjudged) - 3} more" if len(result.unjudged) > 3 else ""
-            yield f"{result.check} did not compare {', '.join(result.unjudged[:3])}{more}"
+            names = ", ".join(map(str, result.unjudged[:3]))
+            yield Note(NoteKind.NOT_COMPARED, f"{result.check} did not compare {names}{more}")
 
 
 def _unseen(distributed: TrainingRecord, approximations: Sequence[Finding]) -> Iterator[Doubt]:
@@ -282,16 +282,18 @@ def _notes(
     roots: Sequence[Finding],
     found: Sequence[Finding],
     roles: Roles,
-) -> tuple[str, ...]:
-    repeated = (note for rank in reference.ranks for note in rank.notes if note.startswith(RUN_AGAIN))
+) -> tuple[Note, ...]:
+    repeated = (note for rank in reference.ranks for note in rank.notes if note.kind is NoteKind.RUN_AGAIN)
     notes = list(dict.fromkeys((*repeated, *(note for rank in distributed.ranks for note in rank.notes))))
     of_weights = [f for f in excused if roles.have(f, Role.WEIGHTS) and f.cause != "state-not-aggregated"]
     numeric = [f.step for f in of_weights if f.step is not None]
     if numeric and min(numeric) < min(reference.num_steps, distributed.num_steps):
-        notes.append(f"{NOT_COMPARED} {min(numeric)}, in which the tolerated difference begins")
+        text = f"weights are not compared after step {min(numeric)}, in which the tolerated difference begins"
+        notes.append(Note(NoteKind.NOT_COMPARED, text))
     if is_asynchronous(distributed) and not distributed.errors:
-        notes.append(_NO_STEPS)
+        notes.append(Note(NoteKind.HOW, _NO_STEPS))
     hidden = len(found) - len(roots)
     if hidden and roots:
-        notes.append(f"{hidden} further difference(s) follow from the above and are not listed")
+        text = f"{hidden} further difference(s) follow from the above and are not listed"
+        notes.append(Note(NoteKind.CONSEQUENCES, text))
     return tuple(notes)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from pytest_ddl.equivalence.findings import Doubt
 from pytest_ddl.equivalence.report import Report
+from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord
 
 
@@ -27,14 +28,16 @@ def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report
     assert report.reference is not None
     names, wide = " and ".join(replaced_policies(report.reference)), report.reference.precision
     if report.findings:
-        return replace(report, notes=(f"compared in {wide} instead of the dtype policy {names}", *report.notes))
+        return replace(
+            report, notes=(Note(NoteKind.HOW, f"compared in {wide} instead of the dtype policy {names}"), *report.notes)
+        )
     own = run()
     if own.findings:
-        note = f"the difference was found in {names}; the comparison in {wide} " + (
+        text = f"the difference was found in {names}; the comparison in {wide} " + (
             "found none" if report.passed else "could not decide"
         )
-        return replace(own, notes=(note, *own.notes))
-    note = f"compared in {wide} instead of the dtype policy {names}, and also in {names} as far as its rounding allows"
+        return replace(own, notes=(Note(NoteKind.HOW, text), *own.notes))
+    text = f"compared in {wide} instead of the dtype policy {names}, and also in {names} as far as its rounding allows"
     known = {finding.cause for finding, _reason in report.expected}
     return replace(
         report,
@@ -47,6 +50,6 @@ def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report
             *report.doubts,
             *(Doubt(doubt.check, f"in {names}: {doubt.reason}") for doubt in own.doubts if doubt not in report.doubts),
         ),
-        notes=tuple(dict.fromkeys((note, *report.notes, *own.notes))),
+        notes=tuple(dict.fromkeys((Note(NoteKind.HOW, text), *report.notes, *own.notes))),
         seconds=report.seconds + own.seconds,
     )

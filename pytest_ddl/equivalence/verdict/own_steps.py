@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from pytest_ddl.equivalence.checks.registry import ROLES
-from pytest_ddl.equivalence.findings import WORST_FIRST, CheckResult, Finding, Outcome
+from pytest_ddl.equivalence.findings import WORST_FIRST, CheckResult, Finding, Outcome, Reason, Unjudged
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.records import RankRecord, StepRecord, TrainingRecord
 
@@ -30,7 +30,11 @@ def step_by_step(
     """
     results = judged(partial(without_losses, steps=taken_over))
     own = {step: judged(partial(up_to, step=step, taken_over=taken_over)) for step in taken_over[:MOST]}
-    left = f"step {taken_over[MOST]} and later uneven steps, judged separately" if len(taken_over) > MOST else None
+    left = (
+        Unjudged(f"step {taken_over[MOST]} and later uneven steps", Reason.TOO_MANY_STEPS)
+        if len(taken_over) > MOST
+        else None
+    )
     joined = []
     for position, result in enumerate(results):
         if roles.have(result, Role.BY_STEP):

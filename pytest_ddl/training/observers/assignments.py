@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import VariableKind
 from pytest_ddl.training import frames, keras_objects, values
 from pytest_ddl.training.environment import keras_modules, on_import
@@ -55,7 +56,9 @@ class Assignments(Observer):
         try:
             self.recorder.lines.assign([values.backing(variable) for variable in assigned(item)])
         except Exception as error:  # an exception here would be raised in the program
-            self.recorder.note(f"an assignment could not be observed: {type(error).__name__}: {error}")
+            self.recorder.note(
+                NoteKind.ASSIGNMENTS, f"an assignment could not be observed: {type(error).__name__}: {error}"
+            )
 
 
 def _points() -> Iterator[_Point]:

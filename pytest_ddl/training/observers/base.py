@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training.lines import Lines
 from pytest_ddl.training.point_log import Points
@@ -28,7 +29,7 @@ class Recording(Protocol):
     @property
     def watched(self) -> tuple[Watched, ...]: ...
 
-    def note(self, text: str) -> None: ...
+    def note(self, kind: NoteKind, text: str) -> None: ...
 
 
 class Observer:

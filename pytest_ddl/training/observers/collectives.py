@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import CollectiveRecord
 from pytest_ddl.training import frames
 from pytest_ddl.training.collective_log import CollectiveLog, path_of
@@ -49,7 +50,8 @@ class CollectiveObserver(Observer):
                     self.recorder.points.event("collective")
                 if len(self._executed) >= LARGEST:
                     self.recorder.note(
-                        f"collectives after the first {LARGEST} of {self.context.task} are not logged and not compared"
+                        NoteKind.COLLECTIVES,
+                        f"collectives after the first {LARGEST} of {self.context.task} are not logged and not compared",
                     )
                     return
                 try:
@@ -57,11 +59,16 @@ class CollectiveObserver(Observer):
                     self._executed.append(record)
                     log.write(record)
                 except Exception as error:  # an exception here would be raised in the program's step
-                    self.recorder.note(f"a collective could not be logged: {type(error).__name__}: {error}")
+                    self.recorder.note(
+                        NoteKind.COLLECTIVES, f"a collective could not be logged: {type(error).__name__}: {error}"
+                    )
 
             with caught(self.context.strategy, issued) as possible:
                 if not possible:
-                    self.recorder.note("the collectives of this rank could not be logged in this TensorFlow release")
+                    self.recorder.note(
+                        NoteKind.COLLECTIVES,
+                        "the collectives of this rank could not be logged in this TensorFlow release",
+                    )
                 yield
 
     def _record(self, built: CollectiveRecord, group: int) -> CollectiveRecord:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, DrawRecord
 from pytest_ddl.training import adapter, fingerprint, neutral
 from pytest_ddl.training.callback_ops import add_callback
@@ -131,7 +132,9 @@ class Draws(Observer):
                 return self._drawn(replica, name, result, original, args, kwargs)
             except Exception as error:  # an exception here would be raised in the program
                 self._hidden = True
-                self.recorder.note(f"a random operation could not be observed: {type(error).__name__}: {error}")
+                self.recorder.note(
+                    NoteKind.DRAWS, f"a random operation could not be observed: {type(error).__name__}: {error}"
+                )
                 return result
 
         draw.__name__, draw.__doc__, draw.__module__ = name, original.__doc__, original.__module__
@@ -148,7 +151,7 @@ class Draws(Observer):
         if self._neutral:
             constant = neutral.constant_draw(name, result, original, args, kwargs, level=self._level_of(position))
             if constant is None:
-                self.recorder.note(f"{neutral.REFUSED}{name}")
+                self.recorder.note(NoteKind.NOT_REPLACED, name)
             return result if constant is None else constant
         site, tensors = _described(position, name, result, adapter.tf_seed() != self._global_seed, self._generator())
         if replica.graph is not None and result.graph is replica.graph:
@@ -186,7 +189,7 @@ class Draws(Observer):
                     self._record(int(replica), site, values, shape)
             except Exception as error:  # an exception here would be raised in the program
                 self._hidden = True
-                self.recorder.note(f"a draw could not be recorded: {type(error).__name__}: {error}")
+                self.recorder.note(NoteKind.DRAWS, f"a draw could not be recorded: {type(error).__name__}: {error}")
 
         add_callback(record, tensors)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, GradientRecord, GradientStage
 from pytest_ddl.training import adapter, frames, keras_objects, values
 from pytest_ddl.training.callback_ops import add_callback, replica_id
@@ -77,7 +78,7 @@ class Gradients(Observer):
         try:
             return function(*args)
         except Exception as error:  # an exception here would be raised in the program
-            self.recorder.note(f"gradients could not be recorded: {type(error).__name__}: {error}")
+            self.recorder.note(NoteKind.GRADIENTS, f"gradients could not be recorded: {type(error).__name__}: {error}")
             return otherwise
 
     # -- while the program runs -------------------------------------------------------------------------
@@ -142,10 +143,10 @@ class Gradients(Observer):
             return
         tensors = [tensor for _variable, gradient in pairs for tensor in tensors_of(gradient)]
         if sum(size_of(tensor) for tensor in tensors) > LARGEST:
-            self.recorder.note("gradients of one step are too large to be recorded")
+            self.recorder.note(NoteKind.GRADIENTS, "gradients of one step are too large to be recorded")
             return
         if adapter.within_xla():
-            self.recorder.note("gradients inside a tf.function(jit_compile=True) are not recorded")
+            self.recorder.note(NoteKind.GRADIENTS, "gradients inside a tf.function(jit_compile=True) are not recorded")
             return
         if stage is GradientStage.COMPUTED:
             for position, (_variable, gradient) in enumerate(pairs):
@@ -192,7 +193,9 @@ class Gradients(Observer):
         with self._lock:
             self._bytes += sum(copy.nbytes for copy in copies if copy is not None)
             if self._bytes > LARGEST_RUN:
-                self.recorder.note("gradients of the later steps are not recorded: they are too large together")
+                self.recorder.note(
+                    NoteKind.GRADIENTS, "gradients of the later steps are not recorded: they are too large together"
+                )
                 return
             self._events.append(event)
             self._events += [follow(event, *follower) for follower in site.follows]

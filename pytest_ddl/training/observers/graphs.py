@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import CollectiveRecord, GraphRecord
 from pytest_ddl.training import adapter, frames
 from pytest_ddl.training.graphs import analyse
@@ -67,9 +68,9 @@ class GraphObserver(Observer):
         self._traced, self._asked = [], {}
         room = max(0, LARGEST - len(self._records))
         if len(traced) > room:
-            self.recorder.note(f"graphs after the first {LARGEST} of a run are not analyzed")
+            self.recorder.note(NoteKind.GRAPHS, f"graphs after the first {LARGEST} of a run are not analyzed")
         for graph in traced[:room]:
             try:
                 self._records.append(analyse(graph, step, tuple(asked.get(id(graph), ()))))
             except Exception as error:  # a failed count must not end the program
-                self.recorder.note(f"a graph could not be analyzed: {type(error).__name__}: {error}")
+                self.recorder.note(NoteKind.GRAPHS, f"a graph could not be analyzed: {type(error).__name__}: {error}")

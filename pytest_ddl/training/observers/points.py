@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, VariableKind
 from pytest_ddl.training import damage, lineage, notice
 from pytest_ddl.training.callback_ops import add_callback
@@ -81,7 +82,7 @@ class PointObserver(Observer):
         if not self.settings.writes:
             return None
         if why := why_not():
-            self.recorder.note(why)
+            self.recorder.note(NoteKind.WRITES, why)
             return None
         return stack.enter_context(WriteGate(points, self.settings.tmp_path))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import CollectiveRecord, ReductionRecord
 from pytest_ddl.training import adapter, frames
 from pytest_ddl.training.lines import ALL_REDUCE, GATHER, REDUCE
@@ -52,7 +53,9 @@ class ReductionObserver(Observer):
                 if where:
                     watch(where, args, kwargs, result)
             except Exception as error:  # an exception here would be raised in the program's step
-                self.recorder.note(f"a reduction could not be observed: {type(error).__name__}: {error}")
+                self.recorder.note(
+                    NoteKind.REDUCTIONS, f"a reduction could not be observed: {type(error).__name__}: {error}"
+                )
 
         return cautious
 

@@ -210,7 +210,7 @@ class Keras:
     def __init__(self, steps_per_call=1, unrolled_steps=1):
         self.steps_per_call, self.unrolled_steps, self.notes = steps_per_call, unrolled_steps, []
 
-    def note(self, text):
+    def remark(self, text):
         self.notes.append(text)
 
 
@@ -252,7 +252,7 @@ class Warm:
     def graph(self, key):
         return key
 
-    def note(self, text):
+    def remark(self, text):
         self.notes.append(text)
 
 
