@@ -28,7 +28,7 @@ example:
   pytest-ddl check train.py:train --strategy=mirrored,multi_worker_mirrored --global-batch-size=12 --steps=4
 """
 _EXPECTATION = re.compile(
-    r"(?:(?P<strategy>[A-Za-z_]\w*(?:\[[^\]]*\])?):)?(?P<cause>[\w-]+)(?:=(?P<reason>.+))?", re.DOTALL
+    r"(?:(?P<strategy>[A-Za-z_]\w*(?:\[[^\]]*\])?):)?(?P<cause>[\w-]+(?:\[[^\]]+\])?)(?:=(?P<reason>.+))?", re.DOTALL
 )
 _USAGE_ERROR = 4
 
@@ -145,5 +145,7 @@ def _seconds(text: str) -> float:
 def _expectation(text: str) -> tuple[str | None, str, str]:
     match = _EXPECTATION.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form [STRATEGY:]CAUSE[=REASON]")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not of the form [STRATEGY:]CAUSE[=REASON], where CAUSE may be CAUSE[VARIABLE]"
+        )
     return match["strategy"], match["cause"], match["reason"] or "declared on the command line"

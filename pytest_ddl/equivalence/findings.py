@@ -124,6 +124,12 @@ class Finding:
     operations: tuple[int, ...] = ()
     """Positions of the random operations of the replica function that repeat; see
     :attr:`~pytest_ddl.records.DrawRecord.position`."""
+    others: tuple[str, ...] = ()
+    """Names of the other variables that the finding is about."""
+    owner: str = ""
+    """What the variable belongs to. Findings of one cause with different owners are different findings."""
+    follows: bool = False
+    """True if a recomputation shows that the difference follows from the weights or the uneven batch of its step."""
     ratio: float | None = None
     """|change under the strategy| / |change on one device| of the variable in this step."""
 
@@ -140,6 +146,8 @@ class Diagnosis:
     look_at: tuple[str, ...] = ()
     fix: str | None = None
     """Fix that replaces the usual one of the cause."""
+    follows: bool = False
+    """See :attr:`Finding.follows`."""
     tape: Mapping[int, bool] = field(default_factory=dict)
     """Index of a weight -> whether the gradients that the replicas computed for it add up to that of one device."""
 

@@ -145,6 +145,7 @@ def finding_at(
         grounds=diagnosis.grounds if diagnosis else None,
         look_at=diagnosis.look_at if diagnosis else (),
         tape_is_right=diagnosis.tape.get(place.variable.index) if diagnosis else None,
+        follows=diagnosis.follows if diagnosis else False,
         ratio=place.ratio,
     )
 

@@ -59,29 +59,34 @@ def _prepare_dataset(dataset: Any, settings: RunSettings, completed: Callable[[]
         dataset = replayed(dataset, settings.replay, completed)
     if settings.perturbation:
         dataset = _perturb_dataset(dataset, settings)
-    if settings.slice_step is not None:
-        dataset = _cut_down(dataset, settings.slice_step, settings.slice_rows, settings.slice_moved)
+    if settings.slices:
+        dataset = _cut_down(dataset, settings.slices, settings.slice_moved)
     return dataset
 
 
-def _cut_down(dataset: Any, step: int, rows: tuple[int, ...], moved: tuple[int, tuple[int, ...]] | None) -> Any:
-    """Return the same global batches, but keep only the examples at ``rows`` in the batch of ``step``.
+def _cut_down(
+    dataset: Any, slices: tuple[tuple[int, tuple[int, ...]], ...], moved: tuple[int, tuple[int, ...]] | None
+) -> Any:
+    """Return the same global batches, but keep only the examples at some rows in the batches of some steps.
 
+    :param slices: ``(step, rows)`` for each step that is cut.
     :param moved: index of a tensor of which other rows are kept, and these rows.
     """
     import tensorflow as tf
 
     def cut(index: Any, element: Any) -> Any:
-        here = tf.equal(index, step - 1)
+        def examples(position: int, tensor: Any) -> Any:
+            chosen = tf.range(tf.shape(tensor, tf.int64)[0])
+            for step, rows in slices:
+                own = moved[1] if moved is not None and position == moved[0] else rows
+                chosen = tf.cond(
+                    tf.equal(index, step - 1),
+                    functools.partial(tf.constant, own, tf.int64),
+                    functools.partial(tf.identity, chosen),
+                )
+            return tf.gather(tensor, chosen)
 
-        def examples(tensor: Any, own: tuple[int, ...]) -> Any:
-            chosen = tf.constant(own, tf.int64)
-            return tf.gather(tensor, tf.cond(here, lambda: chosen, lambda: tf.range(tf.shape(tensor, tf.int64)[0])))
-
-        kept = [
-            examples(tensor, moved[1] if moved is not None and position == moved[0] else rows)
-            for position, tensor in enumerate(tf.nest.flatten(element))
-        ]
+        kept = [examples(position, tensor) for position, tensor in enumerate(tf.nest.flatten(element))]
         return tf.nest.pack_sequence_as(element, kept)
 
     return dataset.enumerate().map(tf.autograph.experimental.do_not_convert(cut))

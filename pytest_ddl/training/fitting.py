@@ -52,8 +52,9 @@ class Fitting:
         callback = _callback(listener, model, self._strategy)
         # Last: after the program's own callbacks, which may change variables.
         options["callbacks"] = [*_as_list(options.get("callbacks")), callback]
-        if (self._settings.follow or self._settings.points) and not uses_coordinator(self._strategy):
-            options["callbacks"].insert(0, _first_callback(listener, model, self._settings.follow))
+        follow = self._settings.follow is not None
+        if (follow or self._settings.points) and not uses_coordinator(self._strategy):
+            options["callbacks"].insert(0, _first_callback(listener, model, follow))
         if self._settings.repeat:
             options["epochs"] = _ENDLESS
         given = _given(self._settings, data, lambda: listener.completed)

@@ -67,12 +67,10 @@ class RunSettings:
     """Folder that only this rank uses. The worker sets it."""
     attempt: int = 1
     """1 for the first call of the function, 2 for the call in a fresh cluster after ``run.restart()``."""
-    slice_step: int | None = None
-    """Step in which a reference keeps only the examples ``slice_rows`` of the global batch; ``None`` for no step."""
-    slice_rows: tuple[int, ...] = ()
-    """Positions in the global batch of ``slice_step`` of the examples that one replica consumed."""
+    slices: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """``(step, rows)``: steps in which a reference keeps only some examples of the global batch, by their positions."""
     slice_moved: tuple[int, tuple[int, ...]] | None = None
-    """Index of a tensor of the examples, and the rows from which only this tensor is taken instead."""
+    """Index of a tensor of the examples, and the rows of the only slice from which this tensor is taken instead."""
     replay: tuple[tuple[int, ...], ...] = ()
     """Fingerprints, per step, of the examples that a reference consumes instead of its own batches."""
     first_step: int = 0
@@ -89,8 +87,11 @@ class RunSettings:
 
     0 means their initial values. ``None`` means that all steps change the weights.
     """
-    follow: bool = False
-    """True if, after each step with an uneven batch, one device continues from the values that the strategy had."""
+    follow: int | None = None
+    """Step from which on one device continues, after each step, from the values that the strategy had.
+
+    0 means only after steps with an uneven batch. ``None`` means that one device keeps its own values.
+    """
     states: States | None = None
     """Values of the strategy for ``follow``, in the settings of a reference."""
     one_by_one: bool = False

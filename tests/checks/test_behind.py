@@ -74,7 +74,6 @@ def test_a_declared_difference_is_excused_itself(cause: str) -> None:
     "cause",
     [
         "state-not-aggregated",
-        "mean-of-replica-means",
         "reported-loss-wrong",
         "iteration-count-wrong",
         "learning-rate-differs",
@@ -118,11 +117,19 @@ def test_an_approximation_hides_no_second_defect(second: str, expect: list[str])
 
 
 @pytest.mark.parametrize("expect", [[], ["mean-of-replica-means"]], ids=str)
-def test_an_approximation_of_a_right_program_passes(expect: list[str]) -> None:
+def test_a_recomputed_approximation_of_the_last_step_passes(expect: list[str]) -> None:
+    sizes = (12, 12, 13)
+    report = judge(train(Way(sizes=sizes), 1), train(Way(**{**APPROXIMATE, "sizes": sizes}), 2), expect=expect)
+    assert report.passed, str(report)
+
+
+@pytest.mark.parametrize("expect", [[], ["mean-of-replica-means"]], ids=str)
+def test_an_approximation_of_a_right_program_leaves_only_the_later_steps_open(expect: list[str]) -> None:
+    """The probe that follows the strategy compares them from equal weights."""
     for more in ({}, {"rule": "Adam"}, {"momentum": 0.9}, {"rule": "hand"}, {"rate": lambda step: 0.1 / (1 + step)}):
         right = train(Way(sizes=APPROXIMATE["sizes"], **more), 1)
         report = judge(right, train(Way(**APPROXIMATE, **more), 2), expect=expect)
-        assert report.passed, str(report)
+        assert _open_after_a_step(report), str(report)
 
 
 MASKED = {"computed": masked_locally, "reduced": averaged}
@@ -145,9 +152,15 @@ def test_a_mean_over_each_replica_s_tokens_hides_no_second_defect(rule: dict[str
 
 
 @pytest.mark.parametrize("rule", [{}, {"rule": "Adam"}, {"momentum": 0.9}], ids=["sgd", "adam", "momentum"])
-def test_a_recomputed_cause_that_acts_alike_in_every_step_passes(rule: dict[str, Any]) -> None:
+def test_a_recomputed_cause_leaves_only_the_later_steps_open(rule: dict[str, Any]) -> None:
     report = _declared(Way(computed=masked, **rule), Way(**MASKED, **rule), "masked-loss-normalised-per-replica")
-    assert report.passed, str(report)
+    assert _open_after_a_step(report), str(report)
+
+
+def _open_after_a_step(report: Report) -> bool:
+    """Return whether the steps after an excused one are all that is left open."""
+    (reason,) = report.inconclusive or ("",)
+    return not report.findings and "is excused in step 1, and the steps after it" in reason
 
 
 def test_a_coupled_loss_cannot_be_seen_behind() -> None:

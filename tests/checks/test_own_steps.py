@@ -33,7 +33,7 @@ def losses(of: TrainingRecord) -> list[float | None]:
 def judged_as(found: dict[int, CheckResult], taken_over: tuple[int, ...], steps: int = 6) -> CheckResult:
     """Judge with a check that says ``found[n]`` of a run of n steps, and passes else."""
 
-    def judged(cut):
+    def judged(cut, _having):
         return [found.get(cut(record(steps, taken_over)).num_steps, CheckResult(STEP_EQ, Outcome.PASS, "equal"))]
 
     (result,) = step_by_step(taken_over, judged)
@@ -52,7 +52,7 @@ def test_a_cut_record_ends_with_what_the_step_left_behind():
 def test_without_such_steps_nothing_is_judged_twice():
     seen = []
 
-    def judged(cut):
+    def judged(cut, _having):
         seen.append(losses(cut(record(6))))
         return [CheckResult(STEP_EQ, Outcome.PASS)]
 

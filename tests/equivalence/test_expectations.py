@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddl.equivalence.verdict.expectations import expectations_for
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.verdict.expectations import expectations_for, parse_expectations
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 REGISTRY = StrategyRegistry()
@@ -56,3 +57,27 @@ def test_the_plain_forms_hold_for_every_strategy():
 def test_wrong_names_are_refused_also_for_a_strategy_that_does_not_run(expect, words):
     with pytest.raises(ValueError, match=words):
         expectations_for(REGISTRY.default("mirrored"), expect, REGISTRY)
+
+
+def _of_state(variable: str, owner: str, step: int = 1, others: tuple[str, ...] = ()) -> Finding:
+    return Finding("STATE-EQ", "differs", STATE, step=step, variable=variable, owner=owner, others=others)
+
+
+AVERAGE, SEEN = _of_state("norm/moving_mean", "norm", 2, ("norm/moving_variance",)), _of_state("seen", "seen")
+
+
+@pytest.mark.parametrize(
+    ("expect", "excused"),
+    [
+        ([STATE], [SEEN]),  # the earliest of two unrelated things
+        ([f"{STATE}[seen]"], [SEEN]),
+        ([f"{STATE}[norm]"], [AVERAGE]),
+        ([f"{STATE}[norm/moving_mean]"], []),  # the finding is about another variable too
+        ([f"{STATE}[norm/moving_*]"], [AVERAGE]),
+        ([f"{STATE}[norm]", STATE], [AVERAGE, SEEN]),
+        ([f"{METRIC}[seen]"], []),
+    ],
+)
+def test_a_declaration_excuses_the_things_that_it_names(expect, excused):
+    findings = [AVERAGE, SEEN]
+    assert [findings[at] for at in sorted(parse_expectations(expect).excusing(findings))] == excused

@@ -12,6 +12,7 @@ from pytest_ddl.equivalence.diagnosis.state_updates import NOT_AGGREGATED, of_co
 from pytest_ddl.equivalence.evidence.arrays import difference, same
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
 from pytest_ddl.equivalence.evidence.observe import is_loss_scale, read_locally
+from pytest_ddl.equivalence.evidence.owners import owner_of
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
 from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, not_applicable, passed
@@ -35,9 +36,13 @@ def check_replica_equality(reference: TrainingRecord, distributed: TrainingRecor
         return inconclusive(CHECK, "no variable was watched: call run.watch(model=..., optimizer=...)", in_program=True)
     comparison = Comparison(reference, distributed, tolerance)
     compared, findings = 0, []
-    # State that is declared to differ must not hide weights that drift later. So each group has its own first step.
-    for state in (False, True):
-        group = [variable for variable in watched if (variable.kind is VariableKind.STATE) is state]
+    # State that is declared to differ must hide neither weights that drift later nor the state of something else. So
+    # each group has its own first step.
+    groups: dict[str, list[VariableRecord]] = {}
+    for variable in watched:
+        owner = owner_of(distributed, variable) if variable.kind is VariableKind.STATE else ""
+        groups.setdefault(owner, []).append(variable)
+    for owner, group in groups.items():
         for step in range(distributed.num_steps + 1):
             drifts = []
             for variable in group:
@@ -49,7 +54,8 @@ def check_replica_equality(reference: TrainingRecord, distributed: TrainingRecor
                     drifts.append(drift)
             if drifts:
                 worst = max(drifts, key=lambda drift: drift.place.difference.error)
-                findings.append(_finding(worst, len(drifts), comparison))
+                names = tuple(drift.place.variable.name for drift in drifts if drift is not worst)
+                findings.append(replace(_finding(worst, len(drifts), comparison), owner=owner, others=names))
                 break
     if findings:
         return failed(CHECK, findings)

@@ -16,10 +16,12 @@ from pytest_ddl.equivalence.diagnosis.state_updates import (
     readings,
     unexplained,
 )
+from pytest_ddl.equivalence.diagnosis.unequal_parts import of_unequal_parts, of_weights
 from pytest_ddl.equivalence.evidence.arrays import difference, is_numeric, same
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
-from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_loss_scale, is_seed, is_uneven, of_kind
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_loss_scale, is_seed, of_kind
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
+from pytest_ddl.equivalence.evidence.owners import owner_of
 from pytest_ddl.equivalence.evidence.tolerance import Decision, Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import (
@@ -121,7 +123,8 @@ def _finding(comparison: Comparison, place: Place, theirs: VariableRecord, diver
     when = "before the first step" if place.step == 0 else f"after step {place.step}"
     how = f" (read as {theirs.aggregation} of the replicas)" if is_read_on_demand(theirs) else ""
     message = f"{place.variable.name}{how} differs from one device {when}"
-    return finding_at(CHECK, place, message, diagnosis.cause, diagnosis if diagnosis.evidence else None)
+    finding = finding_at(CHECK, place, message, diagnosis.cause, diagnosis if diagnosis.evidence else None)
+    return replace(finding, owner=owner_of(comparison.distributed, theirs))
 
 
 def _diagnosis(comparison: Comparison, place: Place, theirs: VariableRecord, diverged: int | None) -> Diagnosis:
@@ -134,9 +137,9 @@ def _diagnosis(comparison: Comparison, place: Place, theirs: VariableRecord, div
     if not is_read_on_demand(theirs) and any(not same(copy, copies[0]) for copy in copies[1:]):
         found = of_copies(comparison, place, theirs, copies)
         return replace(found, cause=SCALE, fix=None) if is_loss_scale(distributed, theirs) else found
-    if "mean" in theirs.aggregation.lower() and is_uneven(distributed, step):
-        evidence = "replicas with different numbers of examples count equally in the declared mean"
-        return Diagnosis("mean-of-replica-means", evidence, approximation=True, grounds=Grounds.RECOMPUTED)
+    follows = of_unequal_parts(comparison, place, theirs)
+    if follows is not None:
+        return follows
     # The record holds no activations. So statistics of the replica's own examples can be suspected but not recomputed.
     plain = [
         layer for rank in distributed.ranks[:1] for layer in rank.layers if layer.settings.get("synchronized") is False
@@ -153,7 +156,7 @@ def _diagnosis(comparison: Comparison, place: Place, theirs: VariableRecord, div
     reduced = of_a_reduction(comparison, place, theirs)
     if reduced is not None:
         return reduced
-    parts = {} if is_read_on_demand(theirs) else comparison.tolerance.slices_at(step).replicas
+    parts = {} if is_read_on_demand(theirs) else comparison.tolerance.parts_at(step)
     for replica in sorted(parts):
         alone = parts[replica].value(place.variable.index, step)
         if alone is not None and copies and difference(copies[0], alone).error <= place.bound.value:
@@ -168,7 +171,7 @@ def _diagnosis(comparison: Comparison, place: Place, theirs: VariableRecord, div
         return Diagnosis("optimizer-state-mismatch", "")
     if diverged is not None and diverged <= step:
         # The state may only follow the weights, so its declaration is no evidence.
-        return Diagnosis(None, "")
+        return of_weights(comparison, place, theirs)
     return unexplained(comparison, place, theirs)
 
 
@@ -187,14 +190,17 @@ def _growth(record: TrainingRecord, variable: VariableRecord, step: int) -> str:
 
 
 def _first_of_each_cause(findings: Sequence[Finding]) -> list[Finding]:
-    """Keep the earliest finding of each cause. Its message gives the number of the other findings."""
-    kept: dict[tuple[str | None, bool], list[Finding]] = {}
+    """Keep the earliest finding of each cause and owner. Its message gives the number of the other findings."""
+    kept: dict[tuple[str | None, bool, bool, str], list[Finding]] = {}
     for finding in sorted(findings, key=lambda one: one.step or 0):
         # A cause that was recomputed for one variable is not proven for another one.
-        kept.setdefault((finding.cause, finding.exact), []).append(finding)
-    return [
-        replace(group[0], message=f"{group[0].message} (with {len(group) - 1} other variable(s))")
-        if len(group) > 1
-        else group[0]
-        for group in kept.values()
-    ]
+        kept.setdefault((finding.cause, finding.exact, finding.follows, finding.owner), []).append(finding)
+    return [_joined(group) for group in kept.values()]
+
+
+def _joined(group: Sequence[Finding]) -> Finding:
+    first, *others = group
+    if not others:
+        return first
+    names = tuple(finding.variable or "" for finding in others)
+    return replace(first, message=f"{first.message} (with {len(others)} other variable(s))", others=names)

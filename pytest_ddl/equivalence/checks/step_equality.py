@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
 from pytest_ddl.equivalence.diagnosis.case import Case
@@ -81,7 +83,7 @@ def explain(check: str, comparison: Comparison, first: tuple[Place, ...]) -> Fin
     message = f"{worst.variable.name} {what} from one device after step {worst.step}"
     if len(names) > 1:
         message += f" (with {len(names) - 1} other variable(s))"
-    return finding_at(check, worst, message, diagnosis.cause, diagnosis)
+    return replace(finding_at(check, worst, message, diagnosis.cause, diagnosis), others=tuple(names[1:]))
 
 
 def _structure(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:

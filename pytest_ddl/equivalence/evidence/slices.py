@@ -36,6 +36,8 @@ class Slices:
     """Replica -> a run on each of some equal parts of its examples, if one device computes the replica's gradient from
     all of them."""
 
+    uneven: Mapping[int, TrainingRecord] = field(default_factory=dict)
+    """Replica -> a run on only this replica's examples in every step with an uneven batch."""
     pairings: Mapping[Pairing, TrainingRecord] = field(default_factory=dict)
     """A run on a replica's examples, of which one tensor is in another order."""
 
@@ -46,5 +48,6 @@ class Slices:
             {replica: change(run) for replica, run in self.replicas.items()},
             {replica: {row: change(run) for row, run in runs.items()} for replica, runs in self.examples.items()},
             {replica: tuple(map(change, runs)) for replica, runs in self.parts.items()},
+            {replica: change(run) for replica, run in self.uneven.items()},
             {pairing: change(run) for pairing, run in self.pairings.items()},
         )

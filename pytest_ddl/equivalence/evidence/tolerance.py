@@ -47,7 +47,7 @@ difference is then undecided only if its norm exceeds a quarter of the norm of t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -234,6 +234,10 @@ class Tolerance:
             change > 2 * self.gamma(at, storage) * self._magnitude(index, at)
             for at, change in enumerate(self._path(index)[: steps + 1])
         )
+
+    def parts_at(self, step: int) -> Mapping[int, TrainingRecord]:
+        """Return for each replica a reference run on only its examples of a step; empty if the driver made none."""
+        return self.slices_at(step).replicas or (self._slices.uneven if self._slices is not None else {})
 
     def slices_at(self, step: int) -> Slices:
         """Return the reference runs on parts of the batch of a step; empty if the driver made none for this step."""

@@ -1,8 +1,9 @@
-"""STEP-EQ, run differently: compare the steps after a tolerated difference, from equal weights.
+"""STEP-EQ, run differently: compare the steps after a tolerated or declared difference, from equal weights.
 
 The replicas of an uneven batch, the last one of most epochs, count equally in a mean of their means. That is
-tolerated, and weights differ from there on. So both programs run again, and after each uneven step one device
-continues with the values that the strategy had then. Differences that remain have another cause.
+tolerated, and weights differ from there on. So do they after a difference that is declared, or that a framework is
+known to make. So both programs run again, and after each such step one device continues with the values that the
+strategy had then. Differences that remain have another cause.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from pytest_ddl.equivalence.evidence.effective import moved
 from pytest_ddl.equivalence.evidence.metric_state import combined
-from pytest_ddl.equivalence.evidence.observe import is_uneven, of_kind, shared_steps
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_uneven, of_kind, shared_steps
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Symptom
 from pytest_ddl.equivalence.probes.repeating import left_open, timed
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role
+from pytest_ddl.equivalence.verdict.behind import is_recomputed
 from pytest_ddl.equivalence.verdict.judge import concluded_from
 from pytest_ddl.equivalence.verdict.own_steps import up_to
 from pytest_ddl.notes import Note, NoteKind
@@ -34,63 +36,81 @@ _DTYPES = ("float16", "float32", "float64")
 
 
 def wanted(report: Report, _names: Collection[str]) -> bool:
-    """Return whether only uneven batches are wrong (their replicas count equally), so that the probe can run."""
+    """Return whether only excused steps are wrong, so that the steps after them can be compared from equal values."""
     reference, distributed = report.reference, report.distributed
-    if report.findings or reference is None or distributed is None or not _tolerated(report):
+    if report.findings or reference is None or distributed is None or is_asynchronous(distributed):
         return False
     weights = of_kind(reference, VariableKind.TRAINABLE)
     if any(variable.dtype not in _DTYPES for variable in weights):
         return False
-    first = min(finding.step or 0 for finding in _tolerated(report))
+    first = _first_step(report)
+    steps = [] if first is None else differing_steps(reference, distributed, first)
     # If gradients are added up over several steps, the watched variables are not the whole state after a step.
-    uneven = [step for step in uneven_steps(reference, distributed) if step >= first]
-    return bool(uneven) and all(any(moved(reference, weight, step) for weight in weights) for step in uneven)
+    return bool(steps) and all(any(moved(reference, weight, step) for weight in weights) for step in steps)
+
+
+def _first_step(report: Report) -> int | None:
+    """Return the step from which on one device must follow; 0 for uneven steps only, ``None`` for none.
+
+    A declared difference that is not recomputed, or of which copies differ, cannot be followed.
+    """
+    roles = report.roles
+    declared = [f for f in report.excused if roles.have(f, Role.WEIGHTS) and not (f.verified or f.approximation)]
+    if any(not is_recomputed(f) or not f.step or not roles.have(f, Role.UPDATES) for f in declared):
+        return None
+    if declared:
+        return min(f.step or 0 for f in declared)
+    return 0 if _tolerated(report) else None
 
 
 def _tolerated(report: Report) -> list[Finding]:
-    roles = report.roles
-    return [f for f in report.approximations if f.cause == TOLERATED and roles.have(f, Role.WEIGHTS) and not f.verified]
+    of_steps = Role.WEIGHTS | Role.STATE
+    found = [f for f in report.approximations if f.cause == TOLERATED and report.roles.have(f, of_steps)]
+    return [finding for finding in found if not finding.verified]
 
 
-def uneven_steps(reference: TrainingRecord, distributed: TrainingRecord) -> list[int]:
-    """Return the steps in which replicas had different numbers of examples."""
-    return [step for step in range(1, shared_steps(reference, distributed) + 1) if is_uneven(distributed, step)]
+def differing_steps(reference: TrainingRecord, distributed: TrainingRecord, first: int) -> list[int]:
+    """Return the steps in which replicas had different numbers of examples, and all steps from ``first`` on.
+
+    :param first: 0 for only the uneven steps.
+    """
+    steps = range(1, shared_steps(reference, distributed) + 1)
+    return [step for step in steps if is_uneven(distributed, step) or (first and step >= first)]
 
 
-def states_of(reference: TrainingRecord, distributed: TrainingRecord) -> States:
-    """Return the values that the program reads under the strategy after each uneven step."""
+def states_of(reference: TrainingRecord, distributed: TrainingRecord, first: int) -> States:
+    """Return the values that the program reads under the strategy after each differing step."""
 
     def state(step: int) -> dict[int, Array]:
         ended = up_to(distributed, step)
         found = ((variable, combined(ended, variable, step)) for variable in of_kind(ended, *_TAKEN))
         return {v.index: value.astype(v.dtype) for v, value in found if value is not None and v.dtype in _DTYPES}
 
-    return States({step: state(step) for step in uneven_steps(reference, distributed)})
+    return States({step: state(step) for step in differing_steps(reference, distributed, first)})
 
 
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
     """Replace the results that compare numbers by those of the run in which one device follows the strategy."""
-    reference, distributed = report.reference, report.distributed
-    if reference is None or distributed is None:
+    reference, distributed, first = report.reference, report.distributed, _first_step(report)
+    if reference is None or distributed is None or first is None:
         return report
     names = [result.check for result in report.results]
-    again = timed(report, compare_once(replace(settings, follow=True), names))
+    again = timed(report, compare_once(replace(settings, follow=first), names))
     unfinished = left_open(report, again)
     if unfinished is not None:
         return unfinished
     ours = again.reference
     if ours is None or ours.errors or not ours.taken_over or _tolerated(again):
         return report  # one device could not take over values; the plain report names what is not compared
-    first = min(finding.step or 0 for finding in _tolerated(report))
     results = [_result(result, again) for result in report.results]
-    verified = tuple(finding for finding in report.approximations if finding.verified)
+    verified = tuple(finding for finding in report.excused if finding.verified)
     understood = CheckResult("", Outcome.PASS, findings=verified)
     concluded = concluded_from(report, [*results, understood], ours)
     of_results = concluded_from(report, report.results, ours).notes
     kept = [doubt for doubt in report.doubts if not report.roles.have(doubt, Role.VALUES)]
     text = (
-        f"after uneven steps (the first is step {first}) one device went on with the weights of the strategy, so that "
-        "later steps are compared from equal weights"
+        f"after steps that differ as excused (the first is step {ours.taken_over[0]}) one device went on with the "
+        "weights of the strategy, so that later steps are compared from equal weights"
     )
     return replace(
         concluded,

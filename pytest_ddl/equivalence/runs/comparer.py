@@ -28,6 +28,7 @@ from pytest_ddl.equivalence.runs.slices import (
     pairings_to_recompute,
     parts_to_recompute,
     slices_to_recompute,
+    uneven_parts,
 )
 from pytest_ddl.equivalence.verdict.expectations import Expect, expectations_for
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise, require
@@ -172,8 +173,8 @@ class PlainComparison:
         reference, settings = self._without_strategy(reference, settings)
         runs = align(reference, distributed, settings, self.program)
         reference, distributed, settings = runs.reference, runs.distributed, runs.settings
-        if settings.follow and not reference.errors:
-            settings = replace(settings, states=states_of(reference, distributed))
+        if settings.follow is not None and not reference.errors:
+            settings = replace(settings, states=states_of(reference, distributed, settings.follow))
             reference = self.program.reference(settings)
         report = self.judged(reference, distributed, settings)
         if precision == "auto" and settings.precision == "float64" and is_of_single_precision(report):
@@ -217,22 +218,30 @@ class PlainComparison:
     def judged(self, reference: TrainingRecord, distributed: TrainingRecord, settings: RunSettings) -> Report:
         """Judge two runs. Rounding noise is measured, and causes are recomputed, only if the verdict needs it."""
         report = self.decide(reference, distributed)
-        if not needs_noise(report):
+        perturbed: list[TrainingRecord] = []
+        if needs_noise(report):
+            ulp_of = half_precision(reference) or ""
+            perturbed = [
+                self.program.reference(replace(settings, perturbation=number, ulp_of=ulp_of))
+                for number in range(1, NOISE_RUNS + 1)
+            ]
+            report = self.decide(reference, distributed, perturbed)
+        elif not uneven_parts(report):
             return report
-        ulp_of = half_precision(reference) or ""
-        perturbed = [
-            self.program.reference(replace(settings, perturbation=number, ulp_of=ulp_of))
-            for number in range(1, NOISE_RUNS + 1)
-        ]
-        report = self.decide(reference, distributed, perturbed)
 
         def trained_on(
             step: int, rows: tuple[int, ...], moved: tuple[int, tuple[int, ...]] | None = None
         ) -> TrainingRecord:
-            return self.program.reference(replace(settings, slice_step=step, slice_rows=rows, slice_moved=moved))
+            return self.program.reference(replace(settings, slices=((step, rows),), slice_moved=moved))
 
+        uneven = {
+            replica: self.program.reference(replace(settings, slices=slices))
+            for replica, slices in uneven_parts(report).items()
+        }
+        if uneven:
+            report = self.decide(reference, distributed, perturbed, slices=Slices(0, uneven=uneven))
         for step, parts in slices_to_recompute(report):
-            slices = Slices(step, {replica: trained_on(step, rows) for replica, rows in parts.items()})
+            slices = Slices(step, {replica: trained_on(step, rows) for replica, rows in parts.items()}, uneven=uneven)
             report = self.decide(reference, distributed, perturbed, slices=slices)
             pieces = {
                 replica: tuple(trained_on(step, part) for part in own)

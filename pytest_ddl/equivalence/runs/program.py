@@ -179,7 +179,7 @@ def _in_words(settings: RunSettings) -> str:
     """Describe a run for the line that a terminal shows while it lasts."""
     how = [
         f"rounding noise, run {settings.perturbation}" if settings.perturbation else "",
-        f"{len(settings.slice_rows)} example(s) of step {settings.slice_step}" if settings.slice_rows else "",
+        f"some examples of step {', '.join(str(step) for step, _rows in settings.slices)}" if settings.slices else "",
         f"without differences of {' and '.join(settings.neutralize)}" if settings.neutralize else "",
         f"attempt {settings.attempt}" if settings.attempt > 1 else "",
         settings.precision if settings.precision == "float64" else "",

@@ -14,6 +14,7 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
 )
 from pytest_ddl.equivalence.diagnosis.case import Case
 from pytest_ddl.equivalence.evidence.comparison import Comparison
+from pytest_ddl.equivalence.evidence.observe import is_uneven, shared_steps
 from pytest_ddl.equivalence.evidence.slices import Pairing
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.report import Report
@@ -38,6 +39,26 @@ def slices_to_recompute(report: Report) -> list[tuple[int, Mapping[int, tuple[in
     step = min(open_steps)
     rows = _rows_by_replica(reference, distributed, step)
     return [(step, rows)] if rows and all(rows.values()) else []
+
+
+def uneven_parts(report: Report) -> dict[int, tuple[tuple[int, tuple[int, ...]], ...]]:
+    """Return for each replica ``(step, rows)`` of its examples in each uneven step, if a state differs in one of them.
+
+    The state may be a mean of the replicas' values. Only runs on their examples show whether it is.
+    """
+    reference, distributed = report.reference, report.distributed
+    if reference is None or distributed is None:
+        return {}
+    found = [f for result in report.results if report.roles.have(result, Role.STATE) for f in result.findings]
+    if not any(f.step and _is_guessed(f, report.roles) and is_uneven(distributed, f.step) for f in found):
+        return {}
+    steps = [step for step in range(1, shared_steps(reference, distributed) + 1) if is_uneven(distributed, step)]
+    rows = {step: _rows_by_replica(reference, distributed, step) or {} for step in steps}
+    whole = [step for step in steps if len(rows[step]) == distributed.num_replicas and all(rows[step].values())]
+    return {
+        replica: tuple((step, rows[step][replica]) for step in whole)
+        for replica in range(distributed.num_replicas if whole else 0)
+    }
 
 
 def examples_to_recompute(
@@ -132,7 +153,8 @@ def _open_case(report: Report, step: int) -> Case | None:
 
 
 def _is_guessed(finding: Finding, roles: Roles) -> bool:
-    return roles.have(finding, Role.WEIGHTS | Role.STATE) and (finding.cause is None or not finding.exact)
+    open_still = (finding.cause is None and not finding.follows) or not finding.exact
+    return roles.have(finding, Role.WEIGHTS | Role.STATE) and open_still
 
 
 def _rows_by_replica(

@@ -13,8 +13,20 @@ _CHANGE_LATER = Role.DATA | Role.RESUMPTION | Role.NONFINITE | Role.REPLICAS
 """Checks whose declared findings change all numbers after them."""
 
 
-def behind(found: Sequence[Finding], declared: Sequence[Finding], roles: Roles) -> Iterator[Doubt]:
-    """Yield reasons why a defect may hide behind findings that ``expect=`` declares and no other run verified."""
+def behind(
+    found: Sequence[Finding], declared: Sequence[Finding], tolerated: Sequence[Finding], roles: Roles
+) -> Iterator[Doubt]:
+    """Yield reasons why a defect may hide behind excused findings.
+
+    :param declared: findings that ``expect=`` or a known behavior excuses and that no other run verified.
+    :param tolerated: approximations of weights, verified or not.
+    """
+    yield from _states(found, [*declared, *tolerated], roles)
+    yield from (
+        Doubt(finding.check, f"{finding.cause} is tolerated, and nothing recomputes the size of its effect")
+        for finding in found
+        if finding.approximation and finding.cause == "mean-of-replica-means" and not finding.exact
+    )
     for cause in dict.fromkeys(finding.cause for finding in declared):
         ours = [finding for finding in declared if finding.cause == cause]
         of_weights = sorted((f for f in ours if roles.have(f, Role.WEIGHTS)), key=lambda f: f.step or 0)
@@ -29,15 +41,6 @@ def behind(found: Sequence[Finding], declared: Sequence[Finding], roles: Roles) 
                 f"{cause} is declared in step {first[0].step}, and nothing recomputes the size of its effect, so that "
                 "a second defect behind it would not be seen",
             )
-        elif first:
-            for state in found:
-                if roles.have(state, Role.STATE) and state.cause is None and state.step == first[0].step:
-                    yield Doubt(
-                        state.check,
-                        f"{cause} is declared in step {state.step}, and it is not known whether the state that differs "
-                        "in that step follows from it",
-                    )
-                    break
         for finding in ours:
             if roles.have(finding, Role.STATE) and cause == "state-not-aggregated" and not finding.exact:
                 yield Doubt(
@@ -54,6 +57,19 @@ def behind(found: Sequence[Finding], declared: Sequence[Finding], roles: Roles) 
                     "device",
                 )
                 break
+
+
+def _states(found: Sequence[Finding], excused: Sequence[Finding], roles: Roles) -> Iterator[Doubt]:
+    """Yield states that differ in the step of an excused difference of weights, and are not recomputed from it."""
+    of_weights = {finding.step: finding for finding in excused if roles.have(finding, Role.UPDATES)}
+    for state in found:
+        weights = of_weights.get(state.step)
+        if weights is not None and roles.have(state, Role.STATE) and state.cause is None and not state.follows:
+            yield Doubt(
+                state.check,
+                f"{weights.cause} is excused in step {state.step}, and it is not known whether {state.variable}, which "
+                "differs in that step, follows from it",
+            )
 
 
 def is_recomputed(finding: Finding) -> bool:

@@ -1,19 +1,59 @@
-"""Read ``expect=``: the causes that are declared for the strategy that is compared."""
+"""Read ``expect=``: which causes are declared for a strategy, and which findings each of them excuses.
+
+A key is the id of a cause, or ``cause[name]`` to declare it only for a variable, or for the variables of a layer.
+Names may hold the wildcards of :mod:`fnmatch`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from pytest_ddl.equivalence.causes import CAUSES
-from pytest_ddl.equivalence.verdict.judge import parse_expectations
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.messages import did_you_mean
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
 from pytest_ddl.strategies.spec import StrategySpec
 
 Expect = Mapping[str, str | Mapping[str, str] | Collection[str]] | Collection[str]
-"""Cause ids with reasons, for every strategy or under the name of a strategy or variant."""
+"""Causes with reasons, for every strategy or under the name of a strategy or variant."""
+
+_KEY = re.compile(r"(?P<cause>[^\[\]]+)(?:\[(?P<name>[^\[\]]+)\])?")
 
 
-def expectations_for(spec: StrategySpec, expect: Expect, registry: StrategyRegistry) -> dict[str, str]:
+class Expectations(dict[str, str]):
+    """Declared causes, each with the reason. A key may name the variable or the layer that it is about."""
+
+    def excusing(self, findings: Sequence[Finding]) -> dict[int, str]:
+        """Return the positions of the findings that are excused, each with its key.
+
+        A key without a name excuses the findings of one owner only: a cause that is declared for one thing does not
+        excuse an unrelated thing. It is the owner of the earliest finding that no key with a name excuses.
+        """
+        named = {at: key for at, finding in enumerate(findings) for key in self if _names(key, finding)}
+        plain = [(at, f.cause) for at, f in enumerate(findings) if at not in named and f.cause and f.cause in self]
+        owners: dict[str, str] = {}
+        for at, cause in sorted(plain, key=lambda item: findings[item[0]].step or 0):
+            if findings[at].owner:
+                owners.setdefault(cause, findings[at].owner)
+        return {**named, **{at: cause for at, cause in plain if findings[at].owner in ("", owners.get(cause, ""))}}
+
+
+def parse_expectations(expect: Mapping[str, str] | Collection[str]) -> Expectations:
+    """Return ``expect=`` for one strategy. A collection of causes has no reasons."""
+    if isinstance(expect, str):
+        raise ValueError(f"expect={expect!r} must map cause ids to reasons, for example {{{expect!r}: 'why'}}")
+    expected = Expectations(expect if isinstance(expect, Mapping) else dict.fromkeys(expect, "no reason given"))
+    for key in expected:
+        cause = cause_of(key)
+        if cause not in CAUSES:
+            hint = did_you_mean(cause, CAUSES, 0.7) or f"; valid: {', '.join(sorted(CAUSES))}"
+            raise ValueError(f"expect= names an unknown cause {cause!r}{hint}")
+    return expected
+
+
+def expectations_for(spec: StrategySpec, expect: Expect, registry: StrategyRegistry) -> Expectations:
     """Return the declared causes that hold under a strategy, each with its reason.
 
     A reason for a variant outranks that for its strategy, which outranks that for all strategies.
@@ -30,7 +70,7 @@ def expectations_for(spec: StrategySpec, expect: Expect, registry: StrategyRegis
         try:
             wanted = registry.parse_variant(name)
         except UnknownStrategyError as error:
-            known = f"{name!r} is a cause, and its reason must be text" if name in CAUSES else str(error)
+            known = f"{name!r} is a cause, and its reason must be text" if cause_of(name) in CAUSES else str(error)
             raise ValueError(f"expect={{{name!r}: {value!r}}}: {known}") from None
         if isinstance(value, str) or not isinstance(value, Collection):
             raise ValueError(f"expect={{{name!r}: {value!r}}} must map the strategy to {{cause id: reason}}")
@@ -40,7 +80,32 @@ def expectations_for(spec: StrategySpec, expect: Expect, registry: StrategyRegis
         elif "[" in name and wanted == spec:
             levels[2].update(declared)
     parse_expectations(levels[0])
-    return {cause: reason for level in levels for cause, reason in level.items()}
+    return Expectations({cause: reason for level in levels for cause, reason in level.items()})
+
+
+def cause_of(key: str) -> str:
+    """Return the id of the cause in a key of ``expect=``."""
+    match = _KEY.fullmatch(key)
+    return match["cause"] if match else key
+
+
+def _names(key: str, finding: Finding) -> bool:
+    """Return whether a key names the cause of a finding and all variables that the finding is about."""
+    match = _KEY.fullmatch(key)
+    if match is None or match["name"] is None or match["cause"] != finding.cause or finding.variable is None:
+        return False
+    return all(_is_about(match["name"], variable) for variable in (finding.variable, *finding.others))
+
+
+def _is_about(pattern: str, variable: str) -> bool:
+    return any(fnmatchcase(text, pattern) for text in _parts(variable))
+
+
+def _parts(variable: str) -> Iterator[str]:
+    """Yield the name of a variable, the paths of the layers around it, and its components."""
+    components = variable.split("/")
+    yield from ("/".join(components[:count]) for count in range(1, len(components) + 1))
+    yield from components
 
 
 def _is_strategy(name: str, registry: StrategyRegistry) -> bool:

@@ -7,28 +7,27 @@ from dataclasses import replace
 
 import numpy as np
 
-from pytest_ddl.equivalence.causes import CAUSES, is_possible
+from pytest_ddl.equivalence.causes import is_possible
 from pytest_ddl.equivalence.checks.parameter_server import schedules_itself
 from pytest_ddl.equivalence.checks.registry import CHECKS, ROLES, Check, select
-from pytest_ddl.equivalence.checks.uneven import CHECK as UNEVEN
 from pytest_ddl.equivalence.evidence.calls import without_repeats
-from pytest_ddl.equivalence.evidence.observe import is_asynchronous, sizes
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous
 from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.evidence.tolerance import UNMEASURED, Tolerance
 from pytest_ddl.equivalence.evidence.without_a_step import without_call_sites
-from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome, Reason
+from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
 from pytest_ddl.equivalence.known.advice import fix_in_keras, fix_of_sums
 from pytest_ddl.equivalence.known.catalogue import recognized
 from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.report import Report
-from pytest_ddl.equivalence.roles import Role, Roles
+from pytest_ddl.equivalence.roles import NO_ROLE, Role, Roles
 from pytest_ddl.equivalence.verdict.behind import behind
-from pytest_ddl.equivalence.verdict.later_steps import unlike_before
+from pytest_ddl.equivalence.verdict.doubts import later, uncompared, undecided, unseen
+from pytest_ddl.equivalence.verdict.expectations import Expectations, parse_expectations
 from pytest_ddl.equivalence.verdict.lines import with_lines
 from pytest_ddl.equivalence.verdict.own_steps import Cut, step_by_step
 from pytest_ddl.equivalence.verdict.root_causes import root_causes
 from pytest_ddl.equivalence.verdict.vetoes import Evidence, without_contradictions
-from pytest_ddl.messages import did_you_mean
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord
 
@@ -66,25 +65,26 @@ def judge(
     selected = select(checks, known)
     distributed = without_repeats(reference, distributed)
 
-    def judged(cut: Cut) -> tuple[CheckResult, ...]:
+    def judged(cut: Cut, having: Role) -> tuple[CheckResult, ...]:
         ours, theirs = cut(reference), cut(distributed)
         bounds = Tolerance(ours, [cut(run) for run in perturbed], slices and slices.each(cut), decided)
-        return tuple(_run(check, ours, theirs, bounds) for check in selected)
+        chosen = [check for check in selected if check.role & having or having == ~NO_ROLE]
+        return tuple(_run(check, ours, theirs, bounds) for check in chosen)
+
+    def is_excused(finding: Finding) -> bool:
+        return bool(expected.excusing([finding])) or _is_tolerated(finding, strict)
 
     roles = Roles((check.name, check.role) for check in known)
-    results = step_by_step(reference.taken_over, judged, roles)
+    results = step_by_step(reference.taken_over, judged, roles, is_excused)
     report = conclude(results, reference, distributed, expected, strict=strict, roles=roles)
-    tolerance = Tolerance(reference, perturbed, slices, decided)
-    hidden = [finding for finding in report.excused if not finding.verified]
-    later = unlike_before(reference, distributed, tolerance, hidden, roles)
-    return replace(report, doubts=(*report.doubts, *later), tolerance=tolerance)
+    return replace(report, tolerance=Tolerance(reference, perturbed, slices, decided))
 
 
 def conclude(
     results: Sequence[CheckResult],
     reference: TrainingRecord,
     distributed: TrainingRecord,
-    expected: Mapping[str, str],
+    expected: Expectations,
     *,
     strict: bool = False,
     roles: Roles = ROLES,
@@ -103,12 +103,14 @@ def conclude(
     ]
     found = [finding for result in results for finding in result.findings]
 
+    keys = {id(found[at]): key for at, key in expected.excusing(found).items()}
+
     def is_excused(finding: Finding) -> bool:
-        return finding.cause in expected or ((finding.approximation or finding.known is not None) and not strict)
+        return id(finding) in keys or _is_tolerated(finding, strict)
 
     roots = root_causes(found, is_excused, roles)
-    declared = tuple((f, expected[f.cause]) for f in roots if f.cause is not None and f.cause in expected)
-    left = [f for f in roots if f.cause not in expected]
+    declared = tuple((f, expected[keys[id(f)]]) for f in roots if id(f) in keys)
+    left = [f for f in roots if id(f) not in keys]
     approximations = tuple(f for f in left if f.approximation and not strict)
     of_frameworks = tuple(f for f in left if f.known is not None and f not in approximations and not strict)
     findings = [f for f in left if f not in approximations and f not in of_frameworks]
@@ -116,8 +118,8 @@ def conclude(
     unverified = [f for f in excused if not f.verified]
     # A known behavior of a framework excuses only itself, like a declared cause.
     by_framework = [f for f in found if f.known is not None and not f.approximation and not strict]
-    hiding = [f for f in found if (f.cause in expected or f in by_framework) and not f.verified]
-    used = {f.cause for f in found}
+    hiding = [f for f in found if (id(f) in keys or f in by_framework) and not f.verified]
+    tolerated = [f for f in found if f.approximation and roles.have(f, Role.UPDATES) and not strict]
     return Report(
         strategy=distributed.strategy,
         results=tuple(results),
@@ -128,14 +130,15 @@ def conclude(
         expectations=expected,
         approximations=approximations,
         known=of_frameworks,
-        unused_expectations={cause: reason for cause, reason in expected.items() if cause not in used},
+        unused_expectations={key: reason for key, reason in expected.items() if key not in keys.values()},
         doubts=(
-            *_undecided(results, unverified, distributed, roles),
-            *_unseen(distributed, [f for f in unverified if f in approximations and roles.have(f, Role.WEIGHTS)]),
-            *behind(found, hiding, roles),
-            *_computed_later(results, hiding, roles),
+            *undecided(results, unverified, distributed, roles),
+            *unseen(distributed, [f for f in unverified if f in approximations and roles.have(f, Role.WEIGHTS)]),
+            *later(reference, distributed, unverified, roles),
+            *behind(found, hiding, tolerated, roles),
+            *uncompared(results),
         ),
-        notes=(*_notes(reference, distributed, unverified, roots, found, roles), *_unjudged(results)),
+        notes=(*_notes(reference, distributed, roots, found), *_unjudged(results)),
         seconds=reference.seconds + distributed.seconds,
         strict=strict,
         roles=roles,
@@ -150,7 +153,8 @@ def concluded_from(report: Report, results: Sequence[CheckResult], reference: Tr
     ours, theirs = reference or report.reference, report.distributed
     assert ours is not None
     assert theirs is not None
-    concluded = conclude(results, ours, theirs, report.expectations, strict=report.strict, roles=report.roles)
+    expected = Expectations(report.expectations)
+    concluded = conclude(results, ours, theirs, expected, strict=report.strict, roles=report.roles)
     return replace(concluded, tolerance=report.tolerance if reference is None else None)
 
 
@@ -185,6 +189,10 @@ def _without_cause(finding: Finding) -> Finding:
     return replace(finding, cause=None, fix=None, approximation=False)
 
 
+def _is_tolerated(finding: Finding, strict: bool) -> bool:
+    return (finding.approximation or finding.known is not None) and not strict
+
+
 def needs_noise(report: Report) -> bool:
     """Return whether measuring rounding noise may change the verdict.
 
@@ -193,18 +201,6 @@ def needs_noise(report: Report) -> bool:
     """
     findings = (*report.findings, *report.excused)
     return any((finding.origin or "").startswith(UNMEASURED) for finding in findings if not finding.verified)
-
-
-def parse_expectations(expect: Mapping[str, str] | Collection[str]) -> dict[str, str]:
-    """Return ``expect=`` as cause id -> reason. A collection of ids has no reasons."""
-    if isinstance(expect, str):
-        raise ValueError(f"expect={expect!r} must map cause ids to reasons, for example {{{expect!r}: 'why'}}")
-    expected = dict(expect) if isinstance(expect, Mapping) else dict.fromkeys(expect, "no reason given")
-    for cause in expected:
-        if cause not in CAUSES:
-            hint = did_you_mean(cause, CAUSES, 0.7) or f"; valid: {', '.join(sorted(CAUSES))}"
-            raise ValueError(f"expect= names an unknown cause {cause!r}{hint}")
-    return expected
 
 
 def require(report: Report, names: Collection[str]) -> Report:
@@ -223,37 +219,6 @@ def require(report: Report, names: Collection[str]) -> Report:
     return replace(report, doubts=(*report.doubts, *idle))
 
 
-def _undecided(
-    results: Sequence[CheckResult], excused: Sequence[Finding], distributed: TrainingRecord, roles: Roles
-) -> tuple[Doubt, ...]:
-    """Return why a verdict is missing, without the doubts that follow from a tolerated finding.
-
-    A check is excused only if weights differ or the run failed earlier. Doubts of other kinds stay.
-    """
-    weights_differ = any(result.outcome is Outcome.FAIL and roles.have(result, Role.UPDATES) for result in results)
-    crashed = any(roles.have(finding, Role.RUN) for finding in excused)
-
-    def follows(result: CheckResult) -> bool:
-        if crashed and (result.follows or distributed.num_steps == 0):
-            return True
-        return result.follows and bool(excused) and weights_differ
-
-    return tuple(
-        Doubt(result.check, result.reason)
-        for result in results
-        if result.outcome is Outcome.INCONCLUSIVE and not follows(result)
-    )
-
-
-def _computed_later(results: Sequence[CheckResult], declared: Sequence[Finding], roles: Roles) -> Iterator[Doubt]:
-    """Report values that were not compared because weights differ as declared: another defect may be in them."""
-    if any(roles.have(finding, Role.WEIGHTS) for finding in declared):
-        for result in results:
-            later = [item for item in result.unjudged if item.reason is Reason.WEIGHTS_DIFFER]
-            if later:
-                yield Doubt(result.check, f"not compared: {', '.join(map(str, later[:3]))}")
-
-
 def _unjudged(results: Sequence[CheckResult]) -> Iterator[Note]:
     for result in results:
         if result.unjudged:
@@ -262,34 +227,14 @@ def _unjudged(results: Sequence[CheckResult]) -> Iterator[Note]:
             yield Note(NoteKind.NOT_COMPARED, f"{result.check} did not compare {names}{more}")
 
 
-def _unseen(distributed: TrainingRecord, approximations: Sequence[Finding]) -> Iterator[Doubt]:
-    """Report empty replicas after an approximation, because their known defect cannot be judged there."""
-    first = min((finding.step or 0 for finding in approximations), default=None)
-    for step in range((first or 0) + 1, distributed.num_steps + 1):
-        if first is not None and 0 in sizes(distributed, step).values():
-            yield Doubt(
-                UNEVEN,
-                f"step {step} leaves a replica empty, and weights are not comparable after the approximation in step "
-                f"{first}; test a batch with fewer examples than replicas separately",
-            )
-            return
-
-
 def _notes(
     reference: TrainingRecord,
     distributed: TrainingRecord,
-    excused: Sequence[Finding],
     roots: Sequence[Finding],
     found: Sequence[Finding],
-    roles: Roles,
 ) -> tuple[Note, ...]:
     repeated = (note for rank in reference.ranks for note in rank.notes if note.kind is NoteKind.RUN_AGAIN)
     notes = list(dict.fromkeys((*repeated, *(note for rank in distributed.ranks for note in rank.notes))))
-    of_weights = [f for f in excused if roles.have(f, Role.WEIGHTS) and f.cause != "state-not-aggregated"]
-    numeric = [f.step for f in of_weights if f.step is not None]
-    if numeric and min(numeric) < min(reference.num_steps, distributed.num_steps):
-        text = f"weights are not compared after step {min(numeric)}, in which the tolerated difference begins"
-        notes.append(Note(NoteKind.NOT_COMPARED, text))
     if is_asynchronous(distributed) and not distributed.errors:
         notes.append(Note(NoteKind.HOW, _NO_STEPS))
     hidden = len(found) - len(roots)

@@ -13,33 +13,39 @@ from functools import partial
 
 from pytest_ddl.equivalence.checks.registry import ROLES
 from pytest_ddl.equivalence.findings import WORST_FIRST, CheckResult, Finding, Outcome, Reason, Unjudged
-from pytest_ddl.equivalence.roles import Role, Roles
+from pytest_ddl.equivalence.roles import NO_ROLE, Role, Roles
 from pytest_ddl.records import RankRecord, StepRecord, TrainingRecord
 
-MOST = 20
-"""Maximum number of steps that are judged this way. Each takes as long as judging the whole run."""
+MOST = 100
+"""Maximum number of steps that are judged this way. Each takes as long as comparing the values of the run up to it."""
 Cut = Callable[[TrainingRecord], TrainingRecord]
 
 
 def step_by_step(
-    taken_over: Sequence[int], judged: Callable[[Cut], Sequence[CheckResult]], roles: Roles = ROLES
+    taken_over: Sequence[int],
+    judged: Callable[[Cut, Role], Sequence[CheckResult]],
+    roles: Roles = ROLES,
+    is_excused: Callable[[Finding], bool] = lambda finding: finding.approximation,
 ) -> tuple[CheckResult, ...]:
     """Return the results of the checks. Steps that ended with values taken over are also judged one by one.
 
-    :param judged: a function that gives the results of checks for changed records.
+    :param judged: a function that gives the results of the checks with one of some roles, for changed records.
+    :param is_excused: whether a finding is tolerated, declared or known. If its size was recomputed too, it hides no
+        other defect, because later steps began with equal values.
     """
-    results = judged(partial(without_losses, steps=taken_over))
-    own = {step: judged(partial(up_to, step=step, taken_over=taken_over)) for step in taken_over[:MOST]}
+    results = judged(partial(without_losses, steps=taken_over), ~NO_ROLE)
+    cuts = {step: partial(up_to, step=step, taken_over=taken_over) for step in taken_over[:MOST]}
+    own = {step: {result.check: result for result in judged(cut, Role.BY_STEP)} for step, cut in cuts.items()}
     left = (
         Unjudged(f"step {taken_over[MOST]} and later uneven steps", Reason.TOO_MANY_STEPS)
         if len(taken_over) > MOST
         else None
     )
     joined = []
-    for position, result in enumerate(results):
+    for result in results:
         if roles.have(result, Role.BY_STEP):
             for step, others in own.items():
-                result = _joined(result, _of_step(others[position], step))
+                result = _joined(result, _of_step(others[result.check], step, is_excused))
             if left is not None:
                 result = replace(result, unjudged=(*result.unjudged, left))
         joined.append(result)
@@ -71,17 +77,16 @@ def up_to(record: TrainingRecord, step: int, taken_over: Sequence[int] = ()) -> 
     return replace(cut_off, ranks=tuple(cut(rank) for rank in cut_off.ranks))
 
 
-def _of_step(result: CheckResult, step: int) -> CheckResult:
+def _of_step(result: CheckResult, step: int, is_excused: Callable[[Finding], bool]) -> CheckResult:
     """Return the result of a check for only the last step."""
-    kept = tuple(_with_nothing_behind(finding) for finding in result.findings if finding.step == step)
+    kept = tuple(
+        replace(finding, verified=finding.exact and is_excused(finding))
+        for finding in result.findings
+        if finding.step == step
+    )
     doubtful = result.outcome is Outcome.INCONCLUSIVE and not result.follows
     outcome = Outcome.FAIL if kept else Outcome.INCONCLUSIVE if doubtful else Outcome.NOT_APPLICABLE
     return replace(result, outcome=outcome, findings=kept)
-
-
-def _with_nothing_behind(finding: Finding) -> Finding:
-    """Mark a tolerated finding as verified: it hides no other defect, because later steps began with equal values."""
-    return replace(finding, verified=True) if finding.approximation else finding
 
 
 def _joined(whole: CheckResult, own: CheckResult) -> CheckResult:

@@ -100,7 +100,8 @@ def _is_tolerated_more(earlier: Finding, later: Finding) -> bool:
 
 
 def _has_the_same_cause(earlier: Finding, later: Finding) -> bool:
-    return earlier.cause is not None and earlier.cause == later.cause
+    related = earlier.owner == later.owner or not (earlier.owner and later.owner)
+    return earlier.cause is not None and earlier.cause == later.cause and related
 
 
 def _changes_the_loss(earlier: Finding, later: Finding) -> bool:

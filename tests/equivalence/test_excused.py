@@ -1,0 +1,72 @@
+"""An excused difference excuses what was recomputed from it, and nothing beside or after it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import excused_programs as programs
+
+from pytest_ddl import check_training
+
+GIVEN: dict[str, Any] = {"global_batch_size": 12, "timeout": 400}
+TOLERATED, DOUBLED, STATE = "mean-of-replica-means", "gradient-scaled-by-replica-count", "state-not-aggregated"
+STATISTICS = {"per-replica-normalization": "wanted"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [programs.averages_features, programs.averages_features_and_trains_exactly])
+def test_a_declared_mean_over_unequal_parts_passes_if_it_is_recomputed(program):
+    report = check_training(program, "mirrored", **GIVEN)
+    assert report.passed, str(report)
+    assert {finding.cause for finding in report.approximations} == {TOLERATED}
+    assert all(finding.exact for finding in report.approximations)
+
+
+@pytest.mark.slow
+def test_a_state_that_is_not_that_mean_fails():
+    report = check_training(programs.multiplies_the_mean_in_uneven_batches, "mirrored", **GIVEN)
+    assert [(finding.variable, finding.step) for finding in report.findings] == [("state", 3)], str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "verdict"),
+    [(programs.counts_examples, "pass"), (programs.counts_too_many_in_uneven_batches, "inconclusive")],
+)
+def test_a_state_in_a_tolerated_step_must_follow_from_it(program, verdict):
+    report = check_training(program, "mirrored", **GIVEN)
+    assert report.verdict == verdict, str(report)
+    assert {doubt.check for doubt in report.doubts} == ({"STATE-EQ"} if verdict != "pass" else set())
+
+
+@pytest.mark.slow
+def test_many_uneven_steps_are_all_judged():
+    report = check_training(programs.wrong_from_the_25th_uneven_step, "mirrored", global_batch_size=3, timeout=400)
+    assert [(finding.cause, finding.step) for finding in report.findings] == [(DOUBLED, 25)], str(report)
+
+
+@pytest.mark.slow
+def test_steps_after_a_declared_difference_are_compared_from_equal_weights():
+    expect = {DOUBLED: "on purpose"}
+    report = check_training(programs.doubled_on_purpose, "mirrored", expect=expect, **GIVEN)
+    assert report.passed, str(report)
+    report = check_training(programs.doubled_on_purpose_and_again_later, "mirrored", expect=expect, **GIVEN)
+    assert not report.passed, str(report)
+    assert {finding.step for finding in report.findings} == {3}, str(report)
+
+
+@pytest.mark.slow
+def test_a_cause_that_is_declared_for_one_thing_does_not_excuse_another():
+    program = programs.normalizes_and_counts_the_first_replica
+    report = check_training(program, "mirrored", expect={**STATISTICS, STATE: "of the layer"}, **GIVEN)
+    assert [(finding.cause, finding.variable) for finding in report.findings] == [(STATE, "state")], str(report)
+    both = {**STATISTICS, f"{STATE}[*normalization*]": "of the layer", f"{STATE}[state]": "of the program"}
+    report = check_training(program, "mirrored", expect=both, **GIVEN)
+    assert report.passed, str(report)
+    assert not report.unused_expectations
