@@ -47,6 +47,9 @@ class Reason(Enum):
     KEPT = "the program may have kept it from"
     OF_A_PLACE = "says where the program runs"
     NO_UPDATE = "its optimizer makes no update"
+    ONE_SIDED = "one device did not record it"
+    NOT_EXPLAINED = "it differs, and no finding explains it"
+    FINDING = "a finding explains it"
     TOO_MANY_STEPS = "only the first uneven steps are judged one by one"
 
 

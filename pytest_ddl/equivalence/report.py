@@ -10,6 +10,7 @@ from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import WORST_FIRST, CheckResult, Doubt, Finding, Outcome, Symptom
 from pytest_ddl.equivalence.known.behavior import KnownBehavior
 from pytest_ddl.equivalence.known.catalogue import KNOWN
+from pytest_ddl.equivalence.ledger import Ledger
 from pytest_ddl.equivalence.roles import Roles
 from pytest_ddl.equivalence.text import headline, render_report
 from pytest_ddl.notes import Note, NoteKind
@@ -46,6 +47,8 @@ class Report:
     """Things that were switched off to make the two runs comparable; see :mod:`pytest_ddl.training.neutral`."""
     roles: Roles = field(default_factory=lambda: ROLES, repr=False)
     """Roles of the checks that judged the runs, in the order in which the checks explain each other."""
+    ledger: Ledger = field(default=Ledger(), repr=False, compare=False)
+    """Account of all values that the strategy recorded; empty if something was found or an error ended a run."""
     tolerance: Tolerance | None = field(default=None, repr=False, compare=False)
     """Bounds that judged the differences; ``None`` if the checks did not share one set of bounds."""
 

@@ -38,6 +38,8 @@ def render_report(report: Report) -> str:
         if result.details:
             lines.extend(["", *_wrapped(f"{result.check}: {result.reason}", indent=""), *_indented(result.details)])
     lines.extend(["", *_table(report)])
+    if report.ledger.entries:
+        lines.append(f"compared: {report.ledger.compared} of {len(report.ledger.entries)} recorded values")
     for finding, reason in report.expected:
         lines.extend(_wrapped(f"expected: {_place(finding)}{_cause(finding)}: {reason}"))
     for finding in report.approximations:

@@ -11,6 +11,7 @@ from pytest_ddl.equivalence.causes import is_possible
 from pytest_ddl.equivalence.checks.parameter_server import schedules_itself
 from pytest_ddl.equivalence.checks.registry import CHECKS, ROLES, Check, select
 from pytest_ddl.equivalence.evidence.calls import without_repeats
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
 from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.evidence.tolerance import UNMEASURED, Tolerance
@@ -21,6 +22,7 @@ from pytest_ddl.equivalence.known.catalogue import recognized
 from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import NO_ROLE, Role, Roles
+from pytest_ddl.equivalence.verdict.accounts import ledger_of
 from pytest_ddl.equivalence.verdict.behind import behind
 from pytest_ddl.equivalence.verdict.doubts import later, uncompared, undecided, unseen
 from pytest_ddl.equivalence.verdict.expectations import Expectations, parse_expectations
@@ -77,7 +79,18 @@ def judge(
     roles = Roles((check.name, check.role) for check in known)
     results = step_by_step(reference.taken_over, judged, roles, is_excused)
     report = conclude(results, reference, distributed, expected, strict=strict, roles=roles)
-    return replace(report, tolerance=Tolerance(reference, perturbed, slices, decided))
+    report = replace(report, tolerance=Tolerance(reference, perturbed, slices, decided))
+    return report if report.findings else accounted(report)
+
+
+def accounted(report: Report) -> Report:
+    """Return the report with the ledger of its two runs, and a doubt for what is not accounted for."""
+    reference, distributed, tolerance = report.reference, report.distributed, report.tolerance
+    assert reference is not None
+    assert distributed is not None
+    assert tolerance is not None
+    ledger = ledger_of(Comparison(reference, distributed, tolerance), report.results, report.roles)
+    return replace(report, ledger=ledger, doubts=(*report.doubts, *ledger.doubts(report.results)))
 
 
 def conclude(

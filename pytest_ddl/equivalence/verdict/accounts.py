@@ -1,0 +1,113 @@
+"""Account for every number that both runs recorded: which were compared, and why the others were not.
+
+The account compares the numbers itself, by the same bounds as the checks. So a number that no check looks at still has
+an entry, and a difference that no finding explains is a reason to doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_ddl.equivalence.diagnosis.state_updates import readings
+from pytest_ddl.equivalence.evidence.arrays import difference
+from pytest_ddl.equivalence.evidence.comparison import Comparison
+from pytest_ddl.equivalence.evidence.metric_state import combined
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_seed
+from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Reason
+from pytest_ddl.equivalence.ledger import Entry, Ledger, Quantity
+from pytest_ddl.equivalence.roles import Role, Roles
+from pytest_ddl.records import Array, TrainingRecord, VariableKind, VariableRecord
+
+_OF_VARIABLES = {
+    VariableKind.TRAINABLE: Quantity.WEIGHTS,
+    VariableKind.FROZEN: Quantity.FROZEN,
+    VariableKind.STATE: Quantity.STATE,
+    VariableKind.SLOT: Quantity.SLOTS,
+    VariableKind.ITERATIONS: Quantity.COUNTERS,
+    VariableKind.LEARNING_RATE: Quantity.RATES,
+    VariableKind.METRIC: Quantity.METRICS,
+}
+
+
+@dataclass(frozen=True)
+class _Books:
+    """Comparison with everything that was found in it."""
+
+    comparison: Comparison
+    found: tuple[Finding, ...]
+    roles: Roles
+
+    def entry(
+        self, quantity: Quantity, name: str, step: int, pairs: Sequence[tuple[Array, Array]], bound: Bound
+    ) -> Entry:
+        """Return the entry of a quantity with its pairs of values. The worst pair decides."""
+        decisions = [bound.judge(difference(actual, desired).error) for actual, desired in pairs]
+        if Decision.BEYOND in decisions:
+            return Entry(quantity, name, step, self._excuse(quantity, name, step))
+        return Entry(quantity, name, step, Reason.TOO_WIDE if Decision.UNDECIDED in decisions else None)
+
+    def _excuse(self, quantity: Quantity, name: str, step: int) -> Reason:
+        """Return why a difference needs no finding of its own."""
+        for finding in self.found:
+            at = finding.step or 0
+            is_same = finding.check == quantity.check and name in (finding.variable, *finding.others, "loss")
+            if (is_same and at <= step) or (self.roles.have(finding, Role.WEIGHTS | Role.DATA) and at <= step):
+                return Reason.FINDING
+        return Reason.NOT_EXPLAINED
+
+
+def ledger_of(comparison: Comparison, results: Sequence[CheckResult], roles: Roles) -> Ledger:
+    """Return the entries of the values that the strategy recorded in the steps that both runs have."""
+    reference, distributed = comparison.records
+    if reference.errors or distributed.errors or is_asynchronous(distributed) or not reference.ranks:
+        return Ledger()  # no step has values of its own; the checks of exceptions and of concurrent steps decide
+    found = tuple(finding for result in results for finding in result.findings)
+    books = _Books(comparison, found, roles)
+    steps = [step for step in range(1, comparison.steps + 1) if step not in reference.taken_over]
+    return Ledger((*_variables(books, steps), *_losses(books, steps)))
+
+
+def _variables(books: _Books, steps: Sequence[int]) -> Iterator[Entry]:
+    reference, distributed = books.comparison.records
+    counterparts = {variable.index: variable for variable in reference.variables}
+    for theirs in distributed.variables:
+        quantity = _OF_VARIABLES[theirs.kind]
+        ours = counterparts.get(theirs.index)
+        for step in steps:
+            read = _read(distributed, theirs, step)
+            desired = None if ours is None else reference.value(ours.index, step)
+            if not read:
+                continue
+            if ours is None or desired is None or ours.kind is not theirs.kind:
+                yield Entry(quantity, theirs.name, step, Reason.ONE_SIDED)
+                continue
+            bound = books.comparison.tolerance.variable(ours.index, step)
+            yield books.entry(quantity, theirs.name, step, [(value, desired) for value in read], bound)
+
+
+def _read(record: TrainingRecord, variable: VariableRecord, step: int) -> list[Array]:
+    """Return the values of a variable as the program reads them; none for a state that no one reads as one value."""
+    if variable.kind is VariableKind.STATE and is_seed(variable):
+        return []  # the numbers drawn from it are judged instead
+    if variable.kind is VariableKind.METRIC:
+        value = combined(record, variable, step)
+        return [] if value is None else [value]
+    return [value for _rank, _replica, value in readings(record, variable, step)]
+
+
+def _losses(books: _Books, steps: Sequence[int]) -> Iterator[Entry]:
+    reference, distributed = books.comparison.records
+    for step in steps:
+        desired = reference.ranks[0].steps[step - 1].loss
+        reported = [loss for rank in distributed.ranks if (loss := rank.steps[step - 1].loss) is not None]
+        if not reported:
+            continue
+        if desired is None:
+            yield Entry(Quantity.LOSSES, "loss", step, Reason.ONE_SIDED)
+            continue
+        pairs = [(np.asarray(loss), np.asarray(desired)) for loss in reported]
+        yield books.entry(Quantity.LOSSES, "loss", step, pairs, books.comparison.tolerance.loss(step))
