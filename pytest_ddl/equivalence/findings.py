@@ -100,6 +100,10 @@ class Finding:
     """Short text of the value seen on one device."""
     origin: str | None = None
     """Source of the bound."""
+    a_priori: bool = False
+    """True if the bound is not measured, so that measuring rounding noise may change the verdict."""
+    paths: tuple[str, ...] = ()
+    """Files that the finding is about."""
     evidence: str | None = None
     """Evidence for the cause: the recomputation and how closely it fits."""
     also: tuple[str, ...] = ()

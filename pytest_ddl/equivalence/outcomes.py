@@ -138,6 +138,7 @@ def finding_at(
         observed=_element(place.difference.actual, place.difference.index),
         expected=_element(place.difference.desired, place.difference.index),
         origin=place.bound.origin,
+        a_priori=place.bound.a_priori,
         evidence=diagnosis.evidence if diagnosis else None,
         also=diagnosis.also if diagnosis else (),
         approximation=diagnosis.approximation if diagnosis else False,

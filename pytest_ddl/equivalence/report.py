@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from pytest_ddl.equivalence.checks.registry import ROLES
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.expectations import Expectations
 from pytest_ddl.equivalence.findings import WORST_FIRST, CheckResult, Doubt, Finding, Outcome, Symptom
 from pytest_ddl.equivalence.known.behavior import KnownBehavior
 from pytest_ddl.equivalence.known.catalogue import KNOWN
@@ -159,29 +160,28 @@ class Report:
 
         :param what: how the programs were run.
         """
-        declared: dict[str | None, str] = {finding.cause: why for finding, why in self.expected}
-        declared.update(self.unused_expectations)
+        declared = Expectations(self.expectations).excusing(again.findings)
         tolerated = {finding.cause for finding in self.approximations}
 
         def renamed(finding: Finding) -> Finding:
             return replace(finding, check=check, message=f"{what}: {finding.message}")
 
         found = [renamed(finding) for finding in again.findings]
-        excused = [(finding, declared[finding.cause]) for finding in found if finding.cause in declared]
+        excused = [(found[at], self.expectations[key]) for at, key in declared.items()]
         excused += [(renamed(finding), why) for finding, why in again.expected]
-        findings = [finding for finding in found if finding.cause not in declared]
+        left = [at for at in range(len(found)) if at not in declared]
+        findings = [found[at] for at in left]
         approximations = [renamed(finding) for finding in again.approximations if finding.cause not in tolerated]
         recognized = {finding.known for finding in self.known}
         of_frameworks = [renamed(finding) for finding in again.known if finding.known not in recognized]
         doubts = [Doubt(check, f"{what}: {doubt.reason if doubt.check == check else doubt}") for doubt in again.doubts]
-        used = {finding.cause for finding, _why in excused}
-        known = {finding.cause for finding, _why in self.expected}
+        known = {(finding.cause, finding.owner) for finding, _why in self.expected}
         own = again.result(check)
         outcome = Outcome.FAIL if findings else Outcome.INCONCLUSIVE if doubts else None
         outcome = outcome or (own.outcome if own and not own.findings else Outcome.PASS)
         reason = own.reason if own else again.verdict
         if findings or doubts:
-            reason = str(again.doubts[0]) if not findings else findings[0].message.removeprefix(f"{what}: ")
+            reason = again.findings[left[0]].message if left else str(again.doubts[0])
         result = CheckResult(check, outcome, f"{what}: {reason}", (*found, *approximations, *of_frameworks))
         return replace(
             self,
@@ -189,11 +189,11 @@ class Report:
             findings=[*self.findings, *findings],
             approximations=(*self.approximations, *approximations),
             known=(*self.known, *of_frameworks),
-            expected=(*self.expected, *(pair for pair in excused if pair[0].cause not in known)),
+            expected=(*self.expected, *(pair for pair in excused if (pair[0].cause, pair[0].owner) not in known)),
             unused_expectations={
-                cause: why
-                for cause, why in self.unused_expectations.items()
-                if cause in again.unused_expectations and cause not in used
+                key: why
+                for key, why in self.unused_expectations.items()
+                if key in again.unused_expectations and key not in declared.values()
             },
             doubts=(*self.doubts, *doubts),
             seconds=self.seconds + again.seconds,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_ddl.cluster.cluster import ClusterError
+from pytest_ddl.equivalence.expectations import Expect
 from pytest_ddl.equivalence.runs.arguments import ArgumentError, explains_arguments
 from pytest_ddl.equivalence.runs.comparer import SEED, Comparer
 from pytest_ddl.equivalence.runs.program import TrainFunction
-from pytest_ddl.equivalence.verdict.expectations import Expect
 from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.sweep import Faults, Injector, Plan, Sweep, inject, parsed
 from pytest_ddl.faults.tasks import Tasks

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ddl.equivalence.evidence.tolerance import UNMEASURED
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Reason, Unjudged
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import needs_noise
@@ -105,7 +104,7 @@ def test_a_doubt_about_such_a_step_is_kept():
 
 @pytest.mark.parametrize(("verified", "wanted"), [(True, False), (False, True)])
 def test_noise_is_not_measured_again_for_what_is_tolerated_there(verified, wanted):
-    told = Finding(STEP_EQ, "differs", step=2, origin=UNMEASURED, approximation=True, verified=verified)
+    told = Finding(STEP_EQ, "differs", step=2, a_priori=True, approximation=True, verified=verified)
     report = Report("mirrored", (), [], None, None, approximations=(told,))
     assert needs_noise(report) is wanted
 

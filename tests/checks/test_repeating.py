@@ -241,7 +241,8 @@ def test_merging_drops_nothing() -> None:
 
 
 def test_merging_respects_what_is_expected() -> None:
-    declared = some(unused_expectations={"gradient-not-aggregated": "meant"})
+    meant = {"gradient-not-aggregated": "meant"}
+    declared = some(expectations=meant, unused_expectations=meant)
     report = declared.merged(some(findings=[FINDING]), "METRIC-EQ", "run again")
     assert report.passed
     assert [why for _finding, why in report.expected] == ["meant"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_ddl.equivalence.expectations import expectations_for, parse_expectations
 from pytest_ddl.equivalence.findings import Finding
-from pytest_ddl.equivalence.verdict.expectations import expectations_for, parse_expectations
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 REGISTRY = StrategyRegistry()

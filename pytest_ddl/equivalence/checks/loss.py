@@ -122,6 +122,7 @@ def _finding(
         observed=f"{actual:.9g}",
         expected=f"{desired:.9g}",
         origin=bound.origin,
+        a_priori=bound.a_priori,
         evidence=shown.text if shown else evidence,
         also=also,
         approximation=shown.approximation if shown else False,

@@ -294,6 +294,7 @@ def _finding(
         observed=found.actual,
         expected=found.desired,
         origin=value.bound.origin,
+        a_priori=value.bound.a_priori,
         evidence=evidence or _by_ratio(value, replicas),
     )
 

@@ -154,6 +154,7 @@ def _initial(comparison: Comparison) -> list[Finding]:
                     tolerance=bound.value,
                     fix=fix_of("initial-weights-differ"),
                     origin=bound.origin,
+                    a_priori=bound.a_priori,
                     observed=found.actual,
                     expected=found.desired,
                 )

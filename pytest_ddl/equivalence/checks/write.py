@@ -64,6 +64,7 @@ def _finding(shared: dict[str, dict[int, WriteRecord]], distributed: TrainingRec
     return Finding(
         check=CHECK,
         message=f"{len(found) if len(found) > 1 else len(distributed.ranks)} ranks write {path}{more}",
+        paths=(path,),
         cause="unsafe-checkpoint-path",
         symptom=(Symptom.CRASH if crashed else Symptom.SILENT).value,
         step=min(write.step for write in found.values()),

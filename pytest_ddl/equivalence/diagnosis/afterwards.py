@@ -72,5 +72,6 @@ def _first_difference(check: str, comparison: Comparison, kinds: Sequence[Variab
                         tolerance=grown * bound.value,
                         fix=fix_of(CAUSE),
                         origin=bound.origin,
+                        a_priori=bound.a_priori,
                     )
     return None

@@ -71,7 +71,7 @@ FAILURE = 1e-9
 GROSS = 0.25
 """Half of the smallest relative change that a factor of two makes: ``|1 - 1/2| / 2``."""
 
-UNMEASURED = "a-priori rounding bound, noise not measured"
+_UNMEASURED = "a-priori rounding bound, noise not measured"
 
 
 class Decision(Enum):
@@ -93,6 +93,8 @@ class Bound:
     measured: bool = False
     unamplified: float = 0.0
     """A-priori part of the bound: the rounding if nothing amplifies it."""
+    a_priori: bool = False
+    """True if it holds only rounding that a formula gives, so that measuring noise may widen it."""
     advice: str = 'use precision="float64" or fewer steps'
     """Advice on how to narrow a bound that is too wide."""
 
@@ -270,11 +272,11 @@ class Tolerance:
 
     def _with_origin(self, value: float, measured: int, effect: float, tight: float) -> Bound:
         """Build a bound with its origin and with advice on how to narrow it."""
-        origin, computed = UNMEASURED, f", computed in {self._half}" if self._half else ""
+        origin, computed = _UNMEASURED, f", computed in {self._half}" if self._half else ""
         if measured:
             origin = f"rounding noise measured in {measured} perturbed run(s){computed}, x{self.amplification:.3g}"
         elif computed:
-            origin = UNMEASURED + computed
+            origin = _UNMEASURED + computed
         if self._half:
             advice = (
                 f"that is the rounding of {self._half}: use a larger learning rate, a smaller batch or fewer steps, or "
@@ -284,7 +286,7 @@ class Tolerance:
             advice = "use fewer steps"
         else:
             advice = Bound.advice
-        return Bound(value, origin, effect, bool(measured), tight, advice)
+        return Bound(value, origin, effect, bool(measured), tight, not measured, advice)
 
     def _share(self, scale: float) -> float:
         """Estimate the effect of one example on a number, or of a gross mistake if float64 has decided."""

@@ -134,6 +134,6 @@ def _result(plain: CheckResult, again: Report) -> CheckResult:
     other = again.result(plain.check)
     if other is None or again.roles.have(plain, Role.VALUES):
         return other or plain
-    known = {finding.cause for finding in plain.findings}
-    new = tuple(f for f in other.findings if f.cause not in known and f.symptom != Symptom.SLOW.value)
+    known = {(finding.cause, finding.owner) for finding in plain.findings}
+    new = tuple(f for f in other.findings if (f.cause, f.owner) not in known and f.symptom != Symptom.SLOW.value)
     return replace(other, findings=(*plain.findings, *new)) if new else plain

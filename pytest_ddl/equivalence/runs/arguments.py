@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from pytest_ddl.equivalence.checks.registry import Check, select
-from pytest_ddl.equivalence.verdict.expectations import expectations_for
+from pytest_ddl.equivalence.expectations import expectations_for
 from pytest_ddl.items.selection import is_seconds
 from pytest_ddl.messages import no_such_argument, not_one_of
 from pytest_ddl.strategies.registry import StrategyRegistry

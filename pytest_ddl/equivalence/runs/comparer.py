@@ -16,6 +16,7 @@ from pytest_ddl.equivalence.checks.registry import CHECKS, Check
 from pytest_ddl.equivalence.checks.run import place_of
 from pytest_ddl.equivalence.evidence.arithmetic import half_precision
 from pytest_ddl.equivalence.evidence.slices import Slices
+from pytest_ddl.equivalence.expectations import Expect, expectations_for
 from pytest_ddl.equivalence.probes.follow import states_of
 from pytest_ddl.equivalence.probes.registry import PROBES
 from pytest_ddl.equivalence.probes.repeating import timed
@@ -30,7 +31,6 @@ from pytest_ddl.equivalence.runs.slices import (
     slices_to_recompute,
     uneven_parts,
 )
-from pytest_ddl.equivalence.verdict.expectations import Expect, expectations_for
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise, require
 from pytest_ddl.equivalence.verdict.own_precision import judged_in_own_precision, replaced_policies
 from pytest_ddl.equivalence.verdict.single_precision import is_of_single_precision

@@ -14,8 +14,9 @@ from pytest_ddl.equivalence.evidence.calls import without_repeats
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
 from pytest_ddl.equivalence.evidence.slices import Slices
-from pytest_ddl.equivalence.evidence.tolerance import UNMEASURED, Tolerance
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.evidence.without_a_step import without_call_sites
+from pytest_ddl.equivalence.expectations import Expectations, parse_expectations
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
 from pytest_ddl.equivalence.known.advice import fix_in_keras, fix_of_sums
 from pytest_ddl.equivalence.known.catalogue import recognized
@@ -25,7 +26,6 @@ from pytest_ddl.equivalence.roles import NO_ROLE, Role, Roles
 from pytest_ddl.equivalence.verdict.accounts import ledger_of
 from pytest_ddl.equivalence.verdict.behind import behind
 from pytest_ddl.equivalence.verdict.doubts import later, uncompared, undecided, unseen
-from pytest_ddl.equivalence.verdict.expectations import Expectations, parse_expectations
 from pytest_ddl.equivalence.verdict.lines import with_lines
 from pytest_ddl.equivalence.verdict.own_steps import Cut, step_by_step
 from pytest_ddl.equivalence.verdict.root_causes import root_causes
@@ -213,7 +213,7 @@ def needs_noise(report: Report) -> bool:
     A difference that is tolerated and verified was measured before.
     """
     findings = (*report.findings, *report.excused)
-    return any((finding.origin or "").startswith(UNMEASURED) for finding in findings if not finding.verified)
+    return any(finding.a_priori for finding in findings if not finding.verified)
 
 
 def require(report: Report, names: Collection[str]) -> Report:

@@ -169,7 +169,7 @@ def _of_kind(
     if kind == "draw":
         keys = [f"draw {position}" for position in finding.operations]
     elif kind == "write":
-        keys = [key for key in recorded if key.startswith("write ") and key.removeprefix("write ") in finding.message]
+        keys = [f"write {path}" for path in finding.paths]
     elif kind == "value":
         names = [key.removeprefix("value ") for key in recorded if key.startswith("value ")]
         parts = [name for name in names if _is_part(finding.variable, name)]

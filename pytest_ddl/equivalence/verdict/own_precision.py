@@ -38,10 +38,10 @@ def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report
         )
         return replace(own, notes=(Note(NoteKind.HOW, text), *own.notes))
     text = f"compared in {wide} instead of the dtype policy {names}, and also in {names} as far as its rounding allows"
-    known = {finding.cause for finding, _reason in report.expected}
+    known = {(finding.cause, finding.owner) for finding, _reason in report.expected}
     return replace(
         report,
-        expected=(*report.expected, *((f, reason) for f, reason in own.expected if f.cause not in known)),
+        expected=(*report.expected, *((f, reason) for f, reason in own.expected if (f.cause, f.owner) not in known)),
         known=(*report.known, *(f for f in own.known if f.known not in {other.known for other in report.known})),
         unused_expectations={
             cause: reason for cause, reason in report.unused_expectations.items() if cause in own.unused_expectations
