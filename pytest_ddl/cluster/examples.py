@@ -106,7 +106,7 @@ def run_example(
             # Hypothesis 6.100 looks for referrers of its generator, and finds none if the zygote has frozen them.
             message = "It looks like `register_random` was passed an object"
             warnings.filterwarnings("ignore", message, HypothesisWarning)
-            one_example(hypothesis.given(values=hypothesis.strategies.just(drawn))(once))(instance)
+            one_example(hypothesis.given(hypothesis.strategies.just(drawn))(once))(instance)
     except BaseException as error:
         # Raised by the engine itself, or by a method of the class that runs around each example. The session must go
         # on, or every later request of the item would fail.
