@@ -23,6 +23,10 @@ _HERE = os.path.dirname(__file__)
 _OWN = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION", "TF_CONFIG", "TMPDIR", "CUDA_VISIBLE_DEVICES"})
 """Environment variables that each process sets for itself: those of pytest, and those set when a cluster starts."""
 
+UNEXPECTED_PASS = "ddl_unexpected_pass"
+"""Attribute of the report of a test that passed although a strict ``xfail`` marker expects it to fail. pytest itself
+says so only in the report's text."""
+
 
 class Kind(str, Enum):
     """Kind of a request to a worker."""

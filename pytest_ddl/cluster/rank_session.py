@@ -25,7 +25,15 @@ from pytest_ddl.cluster.call_warnings import pickled
 from pytest_ddl.cluster.examples import run_example
 from pytest_ddl.cluster.parameters import in_words
 from pytest_ddl.cluster.proof import Proof
-from pytest_ddl.cluster.protocol import ExampleResult, Kind, PhaseResult, RankWarning, Request, SessionPlan
+from pytest_ddl.cluster.protocol import (
+    UNEXPECTED_PASS,
+    ExampleResult,
+    Kind,
+    PhaseResult,
+    RankWarning,
+    Request,
+    SessionPlan,
+)
 from pytest_ddl.strategies.parameter_server import join_scheduled
 
 if TYPE_CHECKING:
@@ -224,6 +232,8 @@ class RankSession:
         if call.excinfo is not None:
             self.worker.notify()
         report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        if when == "call" and call.excinfo is None and report.failed and item.get_closest_marker("xfail") is not None:
+            setattr(report, UNEXPECTED_PASS, True)
         item.ihook.pytest_runtest_logreport(report=report)
         reports = self._serialized(item, self._reports)
         parameters = in_words(item) if when == "setup" else {}

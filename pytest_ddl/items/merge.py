@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ddl.cluster.cluster import Answer, Fate
 from pytest_ddl.cluster.explain import explain, name_ranks, sections
-from pytest_ddl.cluster.protocol import ExampleResult
+from pytest_ddl.cluster.protocol import UNEXPECTED_PASS, ExampleResult
 
 
 @dataclass
@@ -110,7 +110,7 @@ def output_sections(answers: Sequence[Answer], when: str) -> list[tuple[str, str
 
 def is_unexpected_pass(report: pytest.TestReport) -> bool:
     """Return whether a test with a strict ``xfail`` marker passed."""
-    return report.failed and report.longreprtext.startswith("[XPASS(strict)]")
+    return report.failed and hasattr(report, UNEXPECTED_PASS)
 
 
 def crash_message(report: pytest.TestReport) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_ddl.cluster.cluster import Answer, Fate
-from pytest_ddl.cluster.protocol import PhaseResult
-from pytest_ddl.items.merge import collection_differs, merge_phase
+from pytest_ddl.cluster.protocol import UNEXPECTED_PASS, PhaseResult
+from pytest_ddl.items.merge import collection_differs, is_unexpected_pass, merge_phase
 
 SKIPPED = ("test_x.py", 3, "Skipped: alone")
 
@@ -135,3 +135,14 @@ def test_ranks_that_have_not_collected_the_item_say_why(item: Any) -> None:
     assert report is not None
     assert report.failed
     assert "rank 1 of 2 did not collect it: test_x.py:4 skipped test_x.py: not here" in report.longreprtext
+
+
+def test_an_unexpected_pass_is_known_by_its_mark_and_not_by_its_text(item: Any) -> None:
+    text = "[XPASS(strict)] soon"
+    passed = _answer(item, 0, main=_report(item, "failed", text, **{UNEXPECTED_PASS: True}))
+    alike = _answer(item, 1, main=_report(item, "failed", text))
+    (report,) = merge_phase(item, "call", [passed, passed])
+    assert is_unexpected_pass(report)
+    (report,) = merge_phase(item, "call", [passed, alike])
+    assert not is_unexpected_pass(report)
+    assert "rank 0 of 2 xpassed" in report.longreprtext
