@@ -40,6 +40,8 @@ class BenchSpec:
     energy: bool = False
     """True to read energy counters around the steady steps."""
     seed: int = SEED
+    count_all: bool = False
+    """True to count the graphs of all steps, and not only those of the warm-up. It makes the measured steps slower."""
     overlap: bool = False
     """True to let the steps of ``run.steps`` overlap under ``parameter_server``. By default each waits for the one
     before, as in a comparison."""
@@ -133,6 +135,14 @@ class Counters:
     """Kind -> number of its ``collectives`` in branches that may not be taken; they are counted as if they were."""
     gathered_bytes: int = 0
     """Bytes that one replica receives from collectives other than reductions in one step."""
+    of_steps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Counter -> its value in each counted step, in order. A counter that is 0 in every step may be missing; ``eager``
+    never is. Empty if steps could not be counted one by one."""
+
+    @property
+    def counted_steps(self) -> int:
+        """Number of steps in ``of_steps``."""
+        return len(self.of_steps.get("eager", ()))
 
 
 @dataclass(frozen=True)
@@ -274,6 +284,7 @@ class Launch:
         )
         counted = _known(Counters, data["counters"])
         counted.update({name: tuple(counted.get(name, ())) for name in ("misplaced", "notes", "uncounted")})
+        counted["of_steps"] = {name: tuple(each) for name, each in counted.get("of_steps", {}).items()}
         return cls(**{**_known(cls, data), "ranks": ranks, "counters": Counters(**counted)})
 
 

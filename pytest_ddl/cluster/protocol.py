@@ -23,6 +23,10 @@ _HERE = os.path.dirname(__file__)
 _OWN = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION", "TF_CONFIG", "TMPDIR", "CUDA_VISIBLE_DEVICES"})
 """Environment variables that each process sets for itself: those of pytest, and those set when a cluster starts."""
 
+UNEXPECTED_PASS = "ddl_unexpected_pass"
+"""Attribute of the report of a test that passed although a strict ``xfail`` marker expects it to fail. pytest itself
+says so only in the report's text."""
+
 
 class Kind(str, Enum):
     """Kind of a request to a worker."""
@@ -149,6 +153,8 @@ class Failure:
     traceback: str
     skipped: bool = False
     """True if the exception is the one with which pytest or unittest skips a test."""
+    classes: tuple[tuple[str, str], ...] = ()
+    """Module and qualified name of the exception's class and of its base classes, in the order of resolution."""
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
@@ -164,7 +170,8 @@ class Failure:
             message = str(error)
         except Exception as unprintable:
             message = f"(its message cannot be shown: __str__ raised {type(unprintable).__name__})"
-        return cls(module + kind.__qualname__, message, "".join(trace.format()), skipped)
+        classes = tuple((base.__module__, base.__qualname__) for base in kind.__mro__)
+        return cls(module + kind.__qualname__, message, "".join(trace.format()), skipped, classes)
 
 
 @dataclass(frozen=True)
@@ -198,19 +205,20 @@ class PhaseResult:
     """Warnings that pytest has recorded since the last reply. Most come with the tear-down, at the end of the item."""
     parameters: Mapping[str, str] = field(default_factory=dict)
     """After the set-up, descriptions of the values of the item's parameters, which can be compared."""
+    not_collected: str = ""
+    """Reason why the rank has not set up the item, if its pytest did not collect it."""
 
 
 @dataclass(frozen=True)
-class ExampleResult:
+class ExampleResult(PhaseResult):
     """Result of one Hypothesis example on a rank."""
 
     failure: Failure | None = None
+    """Exception that fails the example."""
     rejected: bool = False
     """True if the body called ``assume(False)`` or ``reject()``."""
-
-    @property
-    def failed(self) -> bool:
-        return self.failure is not None
+    returned: str | None = None
+    """Description of a value other than ``None`` that the body returned."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +246,7 @@ def encode(message: Request | Reply | Notice) -> bytes:
             raise
         where, value = _to_blame(message.body) or ("the reply", message.body)
         text = (
-            f"{where} is {_shown(value)}, which cannot be sent to the pytest process: {type(error).__name__}: {error}. "
+            f"{where} is {shown(value)}, which cannot be sent to the pytest process: {type(error).__name__}: {error}. "
             "Use plain values there: numbers, strings, lists and dictionaries of them"
         )
         return pickle.dumps(Reply(message.id, failure=Failure("UnsendableReply", text, "")), protocol=5)
@@ -284,7 +292,8 @@ def _parts(value: Any, where: str) -> Iterator[tuple[str, Any]]:
             yield (f"{where}[{part[0]!r}]", part[1]) if pair else (f"{where}[{number}]", part)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return the beginning of a value's ``repr``, or its class if it has none."""
     try:
         return f"{value!r:.200}"
     except Exception:

@@ -8,14 +8,11 @@ died.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 import pickle
 import tempfile
-import types
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -25,8 +22,18 @@ import pytest
 
 from pytest_ddl.cluster import imported_files
 from pytest_ddl.cluster.call_warnings import pickled
+from pytest_ddl.cluster.examples import run_example
 from pytest_ddl.cluster.parameters import in_words
-from pytest_ddl.cluster.protocol import ExampleResult, Failure, Kind, PhaseResult, RankWarning, Request, SessionPlan
+from pytest_ddl.cluster.proof import Proof
+from pytest_ddl.cluster.protocol import (
+    UNEXPECTED_PASS,
+    ExampleResult,
+    Kind,
+    PhaseResult,
+    RankWarning,
+    Request,
+    SessionPlan,
+)
 from pytest_ddl.strategies.parameter_server import join_scheduled
 
 if TYPE_CHECKING:
@@ -38,39 +45,6 @@ _NO_REWRITE_WARNING = ("-W", "ignore:Module already imported:pytest.PytestAssert
 warnings are errors, pytest would not start."""
 
 
-@dataclass
-class _Proof:
-    entered: int = 0
-    finished: int = 0
-
-    def reset(self) -> None:
-        self.entered = self.finished = 0
-
-    def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a test function to count how often it is entered and finished. A method stays a method."""
-        if inspect.ismethod(function):
-            return types.MethodType(self.of(function.__func__), function.__self__)
-        if inspect.iscoroutinefunction(function):
-
-            @functools.wraps(function)
-            async def proved_coroutine(*args: Any, **kwargs: Any) -> Any:
-                self.entered += 1
-                result = await function(*args, **kwargs)
-                self.finished += 1
-                return result
-
-            return proved_coroutine
-
-        @functools.wraps(function)
-        def proved(*args: Any, **kwargs: Any) -> Any:
-            self.entered += 1
-            result = function(*args, **kwargs)
-            self.finished += 1
-            return result
-
-        return proved
-
-
 # Compared by identity, because pluggy keeps plugins in sets.
 @dataclass(eq=False)
 class RankSession:
@@ -79,9 +53,12 @@ class RankSession:
     worker: Worker
     opening: Request
     _items: dict[str, pytest.Item] = field(default_factory=dict)
-    _errors: list[str] = field(default_factory=list)
+    _not_collected: dict[str, str] = field(default_factory=dict)
+    """Reason by node, for files and classes that pytest did not collect in this rank."""
+    _end: str = ""
+    """Reason for which pytest ended before it ran its test loop."""
     _reports: list[Any] = field(default_factory=list)
-    _proof: _Proof = field(default_factory=_Proof)
+    _proof: Proof = field(default_factory=Proof)
     _warnings: list[RankWarning] = field(default_factory=list)
     _opened: bool = False
     _request: Request | None = None
@@ -91,7 +68,7 @@ class RankSession:
     def run(self) -> None:
         """Collect the items, serve requests and end the session at a request for a new session or to stop.
 
-        :raises RuntimeError: if pytest did not start. The rank's output contains the reason.
+        :raises RuntimeError: if pytest did not start.
         """
         plan: SessionPlan = self.opening.body
         options = dict(plan.options)
@@ -106,7 +83,8 @@ class RankSession:
         config.pluginmanager.register(self, "ddl-rank-session")
         status = config.hook.pytest_cmdline_main(config=config)
         if not self._opened:
-            raise RuntimeError(f"pytest could not start in this rank (exit status {status}); see the rank's output")
+            why = self._end or "see the rank's output"
+            raise RuntimeError(f"pytest could not start in this rank (exit status {status}): {why}")
 
     # ----- hooks -----
 
@@ -123,7 +101,7 @@ class RankSession:
         self._items = {self.worker.text_here(item.nodeid): item for item in session.items}
         self._opened = True
         self.worker.state.adopt()
-        self.worker.reply(self.opening, {"items": len(self._items), "errors": tuple(self._errors)})
+        self.worker.reply(self.opening)
         while True:
             request = self.worker.next_request()
             if request.kind in (Kind.STOP, Kind.OPEN_SESSION):
@@ -131,6 +109,9 @@ class RankSession:
                 return True
             if request.kind is Kind.SETUP:
                 self._run_item(session, request)
+            elif request.kind is Kind.TEARDOWN:
+                # This rank did not collect the item.
+                self.worker.reply(request, PhaseResult((), False))
             elif request.kind is Kind.END_SESSION:
                 self._tear_all_down(session, request)
             else:
@@ -138,7 +119,20 @@ class RankSession:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self._errors.append(f"{report.nodeid}: {report.longreprtext}")
+            self._not_collected[report.nodeid] = f"{report.nodeid} could not be collected:\n{report.longreprtext}"
+        elif report.skipped:
+            file, line, reason = report.longrepr if isinstance(report.longrepr, tuple) else ("", 0, report.longrepr)
+            self._not_collected[report.nodeid] = f"{file}:{line} skipped {report.nodeid}: {reason}"
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self._not_collected.update({item.nodeid: "a plugin or a conftest deselected it" for item in items})
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        # pytest.exit() ends a session like this too.
+        self._end = excinfo.exconly()
+
+    def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self._end = f"{excinfo.exconly()}, at {excinfo.traceback[-1].path}:{excinfo.traceback[-1].lineno + 1}"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._reports.append(report)
@@ -196,9 +190,7 @@ class RankSession:
         nodeid, next_nodeid = request.body
         item = self._items.get(self.worker.text_here(nodeid))
         if item is None:
-            why = "\n".join(self._errors) or f"it collected {len(self._items)} other items"
-            message = f"this rank did not collect {nodeid}: {why}"
-            self.worker.reply(request, failure=Failure("CollectionMismatch", message, ""))
+            self.worker.reply(request, PhaseResult((), True, not_collected=self._why_not_collected(nodeid)))
             return
         self._request = request
         self._last = item
@@ -209,6 +201,15 @@ class RankSession:
             # Reply only now, because pytest reports the warnings of an item at the end of its protocol.
             self._reply(*self._torn_down)
             self._torn_down = None
+
+    def _why_not_collected(self, nodeid: str) -> str:
+        here = self.worker.text_here(nodeid)
+        # Nodes are named by path and then by class: "tests/test_a.py::TestB::test_c".
+        above = [why for node, why in self._not_collected.items() if here.startswith(node)]
+        return "\n".join(above) or (
+            f"its pytest found {len(self._items)} other tests and not this one. Either the file defines other tests "
+            "there, or a conftest leaves the file out"
+        )
 
     @contextmanager
     def _proved(self, item: pytest.Item) -> Iterator[None]:
@@ -231,9 +232,10 @@ class RankSession:
         if call.excinfo is not None:
             self.worker.notify()
         report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        if when == "call" and call.excinfo is None and report.failed and item.get_closest_marker("xfail") is not None:
+            setattr(report, UNEXPECTED_PASS, True)
         item.ihook.pytest_runtest_logreport(report=report)
-        serialize = functools.partial(item.config.hook.pytest_report_to_serializable, config=item.config)
-        reports = tuple(serialize(report=one) for one in self._reports)
+        reports = self._serialized(item, self._reports)
         parameters = in_words(item) if when == "setup" else {}
         proof = self._proof
         return PhaseResult(reports, bool(report.failed), proof.entered, proof.finished, parameters=parameters)
@@ -254,58 +256,35 @@ class RankSession:
         call = pytest.CallInfo.from_call(tear_down, when="teardown")
         # Not the hook, because pytest's own implementation would turn this into an expected failure (xfail).
         report = pytest.TestReport.from_item_and_call(item, call)
-        data = item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
-        self._reply(request, PhaseResult((data,), bool(report.failed)))
+        self._reply(request, PhaseResult(self._serialized(item, [report]), bool(report.failed)))
+
+    @staticmethod
+    def _serialized(item: pytest.Item, reports: Iterable[pytest.TestReport]) -> tuple[Mapping[str, Any], ...]:
+        hook = item.config.hook
+        return tuple(hook.pytest_report_to_serializable(config=item.config, report=report) for report in reports)
 
     def _reply(self, request: Request, result: PhaseResult) -> None:
         self.worker.reply(request, replace(result, warnings=tuple(self._warnings)))
         self._warnings.clear()
 
     def _example(self, item: pytest.Item, drawn: Mapping[str, Any]) -> ExampleResult:
-        """Call the body of a ``@given`` test with the values that the controller drew and with fixtures of this rank.
-
-        Hypothesis's engine runs in the controller. The call is made inside a one-example run of Hypothesis, so that
-        ``note``, ``event`` and ``target`` work in the body. Exceptions are caught before this inner engine sees them.
-        """
-        import hypothesis
-        from hypothesis.errors import HypothesisWarning, UnsatisfiedAssumption
-
+        """Call the body of a ``@given`` test with drawn values and with fixtures of this rank."""
         assert isinstance(item, pytest.Function)
-        function = item.obj
-        names = inspect.signature(function).parameters
-        fixtures = {name: item.funcargs[name] for name in names if name in item.funcargs}
-        body = function.hypothesis.inner_test
-        if getattr(item, "instance", None) is not None:
-            body = body.__get__(item.instance)
-        outcomes: list[ExampleResult] = []
-
-        def once(values: Mapping[str, Any]) -> None:
-            try:
-                body(**fixtures, **values)
-                join_scheduled(self.worker.context.strategy)
-            except UnsatisfiedAssumption:
-                outcomes.append(ExampleResult(rejected=True))
-            except BaseException as error:
-                self.worker.notify()
-                outcomes.append(ExampleResult(failure=Failure.of(error)))
-            else:
-                outcomes.append(ExampleResult())
-
-        one_example = hypothesis.settings(
-            max_examples=1,
-            phases=[hypothesis.Phase.generate],
-            database=None,
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=list(hypothesis.HealthCheck),
+        self._reports.clear()
+        self._proof.reset()
+        ending = run_example(
+            item,
+            drawn,
+            self._proof,
+            finish=lambda: join_scheduled(self.worker.context.strategy),
+            on_error=self.worker.notify,
         )
-        try:
-            with warnings.catch_warnings():
-                # Hypothesis 6.100 looks for referrers of its generator, and finds none if the zygote has frozen them.
-                message = "It looks like `register_random` was passed an object"
-                warnings.filterwarnings("ignore", message, HypothesisWarning)
-                one_example(hypothesis.given(hypothesis.strategies.just(drawn))(once))()
-        except Exception as error:
-            # Raised by the engine itself. The session must go on, or every later request of the item would fail.
-            outcomes.append(ExampleResult(failure=Failure.of(error)))
-        return outcomes[0]
+        return ExampleResult(
+            self._serialized(item, [*self._reports, ending.report(item)]),
+            ending.outcome == "failed",
+            self._proof.entered,
+            self._proof.finished,
+            failure=ending.failure,
+            rejected=ending.rejected,
+            returned=ending.returned,
+        )

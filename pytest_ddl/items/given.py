@@ -6,18 +6,21 @@ import functools
 import inspect
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hypothesis
 import pytest
+from hypothesis.errors import FailedHealthCheck
 
 from pytest_ddl.cluster import pickling
 from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, Fate
 from pytest_ddl.cluster.explain import RankError, explain, name_ranks
-from pytest_ddl.cluster.protocol import ExampleResult, Kind
+from pytest_ddl.cluster.protocol import ExampleResult, Kind, PhaseResult
 from pytest_ddl.cluster.ship import ShippingError
 from pytest_ddl.items.hypothesis_adapter import adapt_settings
+from pytest_ddl.items.merge import merge_example
+from pytest_ddl.items.raised import error_like
 
 SHRINK_MARGIN = 1.0
 """Seconds before the deadline at which shrinking ends, so that the deadline does not pass while it shrinks."""
@@ -33,22 +36,36 @@ class FixtureOnRanks:
         return f"<{self._name} of each rank>"
 
 
+class RankDisagreementError(RankError):
+    """The ranks did not all run an example, or ended it differently. ``xfail`` does not excuse that."""
+
+
 class ExampleDispatcher:
     """Runner of a ``@given`` test that sends each example to all ranks instead of calling the body.
 
     Shrinking continues as long as the ranks survive the failing examples, because an example takes milliseconds.
     Once a rank has died or was stopped, each further example would need a new cluster. Examples that have already run
     then get their known result, and all others are rejected. The engine therefore ends with the best example so far.
+
+    :param patience: returns the seconds to wait for the other ranks after the result of one.
     """
 
-    def __init__(self, cluster: Cluster, item: pytest.Function, deadline: float) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        item: pytest.Function,
+        deadline: float,
+        patience: Callable[[PhaseResult], float | None],
+    ) -> None:
         self._cluster = cluster
         self._item = item
         self._deadline = deadline
-        self._seen: dict[bytes, RankError | None] = {}
+        self._patience = patience
+        self._seen: dict[bytes, BaseException | None] = {}
         self._failed = False
         self._output: list[tuple[str, str]] = []
         self.examples = 0
+        self.failed_subtests = 0
 
     def run_engine(self) -> None:
         """Run the test as Hypothesis would, with its body in the ranks.
@@ -59,12 +76,16 @@ class ExampleDispatcher:
         fixtures = {name: FixtureOnRanks(name) for name in inspect.signature(test).parameters}
         handle = test.hypothesis
         original = handle.inner_test
-        # Hypothesis also passes the instance of a method by name. It is not sent, because each rank has its own.
-        instance = list(inspect.signature(original).parameters)[:1] if inspect.ismethod(test) else []
-        handle.inner_test = self._dispatch(original, frozenset([*fixtures, *instance]))
+        # Hypothesis also passes the instance of a method by name. It is not sent, because each rank has its own. This
+        # process passes a placeholder, so that methods such as setup_example are called in the ranks only.
+        bound = (FixtureOnRanks("self"),) if inspect.ismethod(test) else ()
+        instance = list(inspect.signature(original).parameters)[: len(bound)]
+        # Hypothesis refuses a coroutine function before it calls it.
+        if not inspect.iscoroutinefunction(original):
+            handle.inner_test = self._dispatch(original, frozenset([*fixtures, *instance]))
         try:
             with adapt_settings(test):
-                test(**fixtures)
+                getattr(test, "__func__", test)(*bound, **fixtures)
         finally:
             handle.inner_test = original
         if self.examples == 0:
@@ -91,7 +112,7 @@ class ExampleDispatcher:
             if known is None:
                 hypothesis.reject()
             raise known
-        answers = self._cluster.ask(Kind.BODY, example, deadline=self._deadline, patience=_patience)
+        answers = self._cluster.ask(Kind.BODY, example, deadline=self._deadline, patience=self._wait_after)
         self.examples += 1
         total = len(answers)
         self._output = [
@@ -100,27 +121,56 @@ class ExampleDispatcher:
             for stream, text in (("stdout", answer.stdout), ("stderr", answer.stderr))
             if text
         ]
-        rejecting = [answer.rank for answer in answers if answer.ok and answer.body.rejected]
-        if len(rejecting) == total:
+        error = self._judge(answers)
+        if all(answer.ok and answer.body.rejected for answer in answers):
             hypothesis.reject()
-        error = _error(answers, rejecting)
         self._seen[example] = error
         if error is not None:
             self._failed = True
             raise error
 
+    def _judge(self, answers: Sequence[Answer]) -> BaseException | None:
+        """Report the subtests of an example, and return the exception with which the example ends in this process."""
+        report: pytest.TestReport | None = None
+        lost = ""
+        try:
+            subtests, report = merge_example(self._item, answers)
+        except pytest.fail.Exception as error:
+            subtests, lost = [], str(error)
+        for subtest in subtests:
+            self.failed_subtests += subtest.failed
+            self._item.ihook.pytest_runtest_logreport(report=subtest)
+        failures = [answer.body.failure for answer in answers if answer.ok and answer.body.failure is not None]
+        if failures:
+            failed = [_with_failure(answer) for answer in answers]
+            return error_like(failures, explain(failed), failed)
+        if report is None:
+            return RankError(lost, answers)
+        if any(answer.body.returned is not None for answer in answers):
+            return FailedHealthCheck(_returned(self._item, answers))
+        if report.failed:
+            return RankDisagreementError(report.longreprtext, answers)
+        if hasattr(report, "wasxfail"):
+            return pytest.xfail.Exception(report.wasxfail)
+        if report.skipped:
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
+            return pytest.skip.Exception(reason, _use_item_location=True)
+        return None
 
-def _error(answers: list[Answer], rejecting: list[int]) -> RankError | None:
-    failed = [_with_failure(answer) for answer in answers]
-    if any(not answer.ok for answer in failed):
-        return RankError(explain(failed), failed)
-    if rejecting:
-        who = name_ranks(rejecting, len(answers))
-        return RankError(
-            f"{who} rejected this example (assume) and the others ran it; call assume only with values that are equal "
-            "on all ranks"
-        )
-    return None
+    def _wait_after(self, body: ExampleResult) -> float | None:
+        return GRACE if body.rejected else self._patience(body)
+
+
+def _returned(item: pytest.Item, answers: Sequence[Answer]) -> str:
+    by_value: dict[str, list[int]] = {}
+    for answer in answers:
+        if answer.body.returned is not None:
+            by_value.setdefault(answer.body.returned, []).append(answer.rank)
+    values = "; ".join(f"{value} on {name_ranks(ranks, len(answers))}" for value, ranks in by_value.items())
+    return (
+        f"Tests run under @given should return None, but {item.name} returned {values}. A generator or a coroutine is "
+        "not run: write a plain function. Use assert instead of return"
+    )
 
 
 def _with_failure(answer: Answer) -> Answer:
@@ -128,10 +178,6 @@ def _with_failure(answer: Answer) -> Answer:
     if answer.ok and answer.body.failure is not None:
         return Answer(answer.rank, answer.task, Fate.REPLIED, None, answer.body.failure)
     return answer
-
-
-def _patience(body: ExampleResult) -> float | None:
-    return GRACE if body.failed or body.rejected else None
 
 
 def _pickle(drawn: dict[str, Any]) -> bytes:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from pytest_ddl.cluster.cluster import Answer, Fate
 from pytest_ddl.cluster.explain import explain, name_ranks, sections
+from pytest_ddl.cluster.protocol import UNEXPECTED_PASS, ExampleResult
 
 
 @dataclass
@@ -23,7 +24,9 @@ class _RankPhase:
 
     @property
     def outcome(self) -> str:
-        """Outcome of the phase: ``passed``, ``failed``, ``skipped``, ``xfailed`` or ``xpassed``."""
+        """Outcome of the phase: ``passed``, ``failed``, ``skipped``, ``xfailed``, ``xpassed`` or ``rejected``."""
+        if isinstance(self.answer.body, ExampleResult) and self.answer.body.rejected:
+            return "rejected"
         if hasattr(self.report, "wasxfail"):
             return "xfailed" if self.report.skipped else "xpassed"
         if is_unexpected_pass(self.report):
@@ -44,16 +47,54 @@ def merge_phase(item: pytest.Item, when: Any, answers: Sequence[Answer]) -> list
     :raises pytest.fail.Exception: if ranks died or hung. An exception is used because a test may be expected to do so
         (``xfail``).
     """
-    total = len(answers)
-    phases = [_read(item, answer, total) for answer in answers if answer.ok]
-    merged = _merge_subtests(item, phases, total)
-    report = _merge_main(item, when, answers, phases)
-    failed = sum(subtest.failed for subtest in merged)
+    subtests, report = _merge(item, when, answers)
+    failed = sum(subtest.failed for subtest in subtests)
     if failed and report.passed:
         # pytest counts failed subtests in the process in which they ran, which was a rank.
-        report.outcome, report.longrepr = "failed", f"contains {failed} failed subtest{'s' if failed > 1 else ''}"
+        report.outcome, report.longrepr = "failed", count_failed(failed)
+    return [*subtests, report]
+
+
+def merge_example(item: pytest.Item, answers: Sequence[Answer]) -> tuple[list[pytest.TestReport], pytest.TestReport]:
+    """Merge the reports of one Hypothesis example, by the rules of a phase. Failed subtests do not fail the example.
+
+    :raises pytest.fail.Exception: if ranks died or hung, and no other rank failed.
+    """
+    return _merge(item, "call", answers)
+
+
+def count_failed(subtests: int) -> str:
+    """Return the message of a test whose body passed, but not its subtests."""
+    return f"contains {subtests} failed subtest{'s' if subtests > 1 else ''}"
+
+
+def _merge(
+    item: pytest.Item, when: Any, answers: Sequence[Answer]
+) -> tuple[list[pytest.TestReport], pytest.TestReport]:
+    total = len(answers)
+    # A rank that has not set up the item has nothing to tear down.
+    phases = [_read(item, answer, total) for answer in answers if answer.ok and answer.body.reports]
+    subtests = _merge_subtests(item, phases, total)
+    report = _merge_main(item, when, answers, phases)
     report.duration = max((answer.seconds for answer in answers), default=0.0)
-    return [*merged, report]
+    return subtests, report
+
+
+def collection_differs(item: pytest.Item, answers: Sequence[Answer]) -> pytest.TestReport | None:
+    """Return the failed report of an item that some ranks have not collected, or ``None`` if all have."""
+    by_reason: dict[str, list[int]] = {}
+    for answer in answers:
+        if answer.ok and answer.body.not_collected:
+            by_reason.setdefault(answer.body.not_collected, []).append(answer.rank)
+    if not by_reason:
+        return None
+    lines = ["the pytest process has collected this test, but not every rank has"]
+    lines += [f"{name_ranks(ranks, len(answers))} did not collect it: {why}" for why, ranks in by_reason.items()]
+    lines.append(
+        "A file must define the same tests in the pytest process and in all ranks. To skip a test in the ranks, call "
+        "pytest.skip in a fixture or in the body"
+    )
+    return failed_report(item, "setup", "\n".join(lines))
 
 
 def output_sections(answers: Sequence[Answer], when: str) -> list[tuple[str, str]]:
@@ -69,7 +110,7 @@ def output_sections(answers: Sequence[Answer], when: str) -> list[tuple[str, str
 
 def is_unexpected_pass(report: pytest.TestReport) -> bool:
     """Return whether a test with a strict ``xfail`` marker passed."""
-    return report.failed and report.longreprtext.startswith("[XPASS(strict)]")
+    return report.failed and hasattr(report, UNEXPECTED_PASS)
 
 
 def crash_message(report: pytest.TestReport) -> str:
@@ -87,12 +128,18 @@ def failed_report(item: pytest.Item, when: Any, text: str) -> pytest.TestReport:
 
     It is for failures that ``xfail`` must not excuse: the test did not run, or differs between the ranks.
     """
+    return _report(item, when, "failed", text)
+
+
+def _report(
+    item: pytest.Item, when: Any, outcome: Literal["passed", "failed"], longrepr: str | None
+) -> pytest.TestReport:
     return pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
         keywords=dict.fromkeys(item.keywords, 1),
-        outcome="failed",
-        longrepr=text,
+        outcome=outcome,
+        longrepr=longrepr,
         when=when,
     )
 
@@ -120,18 +167,22 @@ def _merge_main(
     if xfailed and all(answer.fate is Fate.STOPPED for answer in lost) and (declared or len(xfailed) == len(phases)):
         # The test failed as expected, even if only on some of the ranks.
         return xfailed[0].report
-    if lost or not phases:
+    if lost:
         text = explain(answers)
         died = any(answer.fate is Fate.DIED for answer in lost)
-        if not died and any(phase.outcome == "skipped" for phase in phases):
+        if not died and any(phase.outcome in ("skipped", "rejected") for phase in phases):
             # The others wait for what the rank that skipped the test does not do.
             text = f"{_disagreement(phases, total, lost)}\n\n{text}"
         raise pytest.fail.Exception(text, pytrace=False)
+    if not phases:
+        assert when == "teardown"
+        return _report(item, when, "passed", None)
     outcomes = {phase.outcome for phase in phases}
     if len(outcomes) > 1:
         return failed_report(item, when, _disagreement(phases, total))
     if when == "call" and outcomes <= {"passed", "xpassed"}:
-        idle = [phase.answer for phase in phases if not phase.proved]
+        proved = {phase.answer.rank for phase in phases if phase.proved}
+        idle = [answer for answer in answers if answer.rank not in proved]
         if idle:
             return failed_report(item, when, _not_run(idle, total))
     report = phases[0].report
@@ -198,6 +249,8 @@ def _outcomes(phases: Sequence[_RankPhase], total: int) -> list[tuple[str, str]]
             reason = f" ({group[0].report.longrepr[2]})"
         elif outcome == "xfailed":
             reason = f" ({crash_message(group[0].report)})"
+        elif outcome == "rejected":
+            reason = " this example (assume)"
         found.append((name_ranks([phase.answer.rank for phase in group], total), f"{outcome}{reason}"))
     return found
 
@@ -218,8 +271,9 @@ def _not_run(idle: Sequence[Answer], total: int) -> str:
     seen = ", ".join(f"entered {entered} and finished {finished} times" for entered, finished in sorted(counts))
     who = name_ranks([answer.rank for answer in idle], total)
     return (
-        f"{who} reported a pass without having run the test's body once ({seen}). Probably a hook "
-        "of a plugin returned before the body ran: check pytest_pyfunc_call and pytest_runtest_call"
+        f"{who} reported a pass without having run the test's body once ({seen}). Either a hook of a plugin returned "
+        "before the body ran: check pytest_pyfunc_call and pytest_runtest_call. Or the function returned a "
+        "generator or a coroutine, which nobody ran"
     )
 
 

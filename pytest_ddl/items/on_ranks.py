@@ -23,7 +23,15 @@ from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.parameters import difference, in_words
 from pytest_ddl.cluster.protocol import Kind, PhaseResult
 from pytest_ddl.harness import START_TIMEOUT
-from pytest_ddl.items.merge import crash_message, failed_report, is_unexpected_pass, merge_phase, output_sections
+from pytest_ddl.items.merge import (
+    collection_differs,
+    count_failed,
+    crash_message,
+    failed_report,
+    is_unexpected_pass,
+    merge_phase,
+    output_sections,
+)
 from pytest_ddl.items.selection import parse_mark
 
 if TYPE_CHECKING:
@@ -197,8 +205,13 @@ class ItemOnRanks:
         mismatch = difference(in_words(self._item), parameters) if kind is Kind.SETUP else None
         lost: BaseException | None = None
         try:
-            *subtests, report = merge_phase(self._item, when, answers)
-            report = report if mismatch is None else failed_report(self._item, when, mismatch)
+            subtests: list[pytest.TestReport] = []
+            uncollected = collection_differs(self._item, answers) if kind is Kind.SETUP else None
+            if uncollected is None:
+                *subtests, report = merge_phase(self._item, when, answers)
+                report = report if mismatch is None else failed_report(self._item, when, mismatch)
+            else:
+                report = uncollected
             self._add_sections(report.sections)
         except pytest.fail.Exception as error:
             lost = error
@@ -218,14 +231,23 @@ class ItemOnRanks:
             self._raise(_NotPassedError(crash_message(report)))
 
     def _examples(self, cluster: Cluster) -> None:
-        from pytest_ddl.items.given import ExampleDispatcher
+        from pytest_ddl.items.given import ExampleDispatcher, RankDisagreementError
 
         __tracebackhide__ = True
-        dispatcher = ExampleDispatcher(cluster, self._item, self._deadline)
+        dispatcher = ExampleDispatcher(cluster, self._item, self._deadline, _patience)
         try:
             dispatcher.run_engine()
+        except RankDisagreementError as error:
+            # The notes of Hypothesis name the example.
+            text = "\n".join([str(error), *getattr(error, "__notes__", ())])
+            self._merged["call"] = failed_report(self._item, "call", text)
+            self._raise(error)
         finally:
             self._add_sections(dispatcher.sections())
+        if dispatcher.failed_subtests:
+            text = count_failed(dispatcher.failed_subtests)
+            self._merged["call"] = failed_report(self._item, "call", text)
+            self._raise(_NotPassedError(text))
 
     @contextmanager
     def _waiting(self, when: Any) -> Iterator[None]:
@@ -291,6 +313,8 @@ class ItemOnRanks:
 def _patience(body: PhaseResult) -> float | None:
     if body.failed:
         return GRACE
+    if not body.reports:
+        return None
     last = body.reports[-1]
     return SKIP_PATIENCE if last["outcome"] == "skipped" and "wasxfail" not in last else None
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_ddl.cluster.call_warnings import unpickled
-from pytest_ddl.cluster.cluster import Answer, Cluster
+from pytest_ddl.cluster.cluster import Answer, Cluster, ClusterError
 from pytest_ddl.cluster.explain import explain
 from pytest_ddl.cluster.protocol import Kind, RankWarning, SessionPlan
 from pytest_ddl.harness import Harness
@@ -119,7 +119,7 @@ class SpmdRunner:
     def open_session(self, cluster: Cluster, item: pytest.Item, deadline: float) -> None:
         """Make the ranks collect the item's file, unless they already have.
 
-        :raises pytest.fail.Exception: if pytest cannot start in a rank.
+        :raises ClusterError: if pytest cannot start in a rank.
         """
         file = str(item.path)
         if cluster.session_plan is not None and file in cluster.session_plan.files:
@@ -127,7 +127,7 @@ class SpmdRunner:
         plan = self._plan(cluster.spec, item)
         answers: Sequence[Answer] = cluster.ask(Kind.OPEN_SESSION, plan, deadline=deadline)
         if not all(answer.ok for answer in answers):
-            raise pytest.fail.Exception(f"pytest could not start in the ranks\n{explain(answers)}", pytrace=False)
+            raise ClusterError(f"pytest could not start in the ranks\n{explain(answers)}")
         cluster.session_plan = plan
 
     def _plan(self, spec: StrategySpec, item: pytest.Item) -> SessionPlan:

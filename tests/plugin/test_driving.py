@@ -186,11 +186,35 @@ GIVEN = """
             os._exit(9)
 
     @few
+    @given(number=st.integers())
+    def test_given_generator(ddl_strategy, number):
+        yield
+        raise AssertionError("never reached")
+
+    @few
+    @given(number=st.sampled_from([1, 2]))
+    def test_given_subtests(ddl_strategy, subtests, number):
+        with subtests.test("a"):
+            assert number == 1 or current_rank().rank == 0
+
+    @few
+    @given(number=st.integers())
+    def test_given_skips(ddl_strategy, number):
+        pytest.skip("not now")
+
+    @pytest.mark.xfail(reason="must not excuse it")
+    @few
+    @given(number=st.integers())
+    def test_given_skips_by_rank(ddl_strategy, number):
+        if current_rank().rank == 1:
+            pytest.skip("not now")
+
+    @few
     @given(number=st.nothing())
     def test_given_nothing(ddl_strategy, number):
         pass
 
-    @pytest.mark.xfail(reason="known")
+    @pytest.mark.xfail(reason="known", raises=ValueError)
     @few
     @given(number=st.integers())
     def test_given_xfail(ddl_strategy, number):
@@ -281,6 +305,27 @@ def test_the_smallest_failing_example_is_shown(run: Any) -> None:
 def test_ranks_that_assume_differently_fail(run: Any) -> None:
     case = run["test_given_assumes_by_rank" + LABEL]
     assert (case.outcome, "rank 1 of 2 rejected this example" in case.text) == ("failed", True), case.text
+
+
+def test_a_body_that_never_ran_fails(run: Any) -> None:
+    case = run["test_given_generator" + LABEL]
+    assert (case.outcome, "returned a generator on all 2 ranks" in case.text) == ("failed", True), case.text
+
+
+def test_a_failed_subtest_of_an_example_fails(run: Any) -> None:
+    case = run["test_given_subtests" + LABEL]
+    assert (case.outcome, "this happened on rank 1 of 2" in case.text) == ("failed", True), case.text
+
+
+def test_a_skip_in_an_example_skips_the_test(run: Any) -> None:
+    case = run["test_given_skips" + LABEL]
+    assert (case.outcome, "not now" in case.text) == ("skipped", True), case.text
+
+
+def test_a_skip_on_one_rank_fails(run: Any) -> None:
+    case = run["test_given_skips_by_rank" + LABEL]
+    assert case.outcome == "failed"
+    assert "rank 0 of 2 passed; rank 1 of 2 skipped (not now)" in case.text
 
 
 def test_an_example_that_kills_a_rank_fails_at_once(run: Any) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_ddl.cluster.cluster import Answer, Fate
-from pytest_ddl.cluster.protocol import PhaseResult
-from pytest_ddl.items.merge import merge_phase
+from pytest_ddl.cluster.protocol import UNEXPECTED_PASS, PhaseResult
+from pytest_ddl.items.merge import collection_differs, is_unexpected_pass, merge_phase
 
 SKIPPED = ("test_x.py", 3, "Skipped: alone")
 
@@ -110,3 +110,39 @@ def test_a_rank_that_failed_as_expected_is_said_to_have(item: Any) -> None:
     assert report.failed
     assert "rank 1 of 2 xfailed (ValueError: no)" in report.longreprtext
     assert "did not fail" not in report.longreprtext
+
+
+def test_a_rank_that_has_not_set_up_the_item_tears_down_nothing(item: Any) -> None:
+    nothing = Answer(0, "worker:0", Fate.REPLIED, PhaseResult((), False))
+    (report,) = merge_phase(item, "teardown", [nothing, nothing])
+    assert report.passed
+    (report,) = merge_phase(item, "teardown", [nothing, _answer(item, 1, main=_report(item, "failed", "wrong"))])
+    assert (report.outcome, "wrong" in report.longreprtext) == ("failed", True)
+
+
+def test_a_rank_without_a_report_has_not_run_the_body(item: Any) -> None:
+    nothing = Answer(0, "worker:0", Fate.REPLIED, PhaseResult((), False))
+    (report,) = merge_phase(item, "call", [nothing, _answer(item, 1)])
+    assert report.longreprtext.startswith("rank 0 of 2 reported a pass without having run")
+
+
+def test_ranks_that_have_not_collected_the_item_say_why(item: Any) -> None:
+    def answer(rank: int, reason: str) -> Answer:
+        return Answer(rank, f"worker:{rank}", Fate.REPLIED, PhaseResult((), bool(reason), not_collected=reason))
+
+    assert collection_differs(item, [answer(0, ""), answer(1, "")]) is None
+    report = collection_differs(item, [answer(0, ""), answer(1, "test_x.py:4 skipped test_x.py: not here")])
+    assert report is not None
+    assert report.failed
+    assert "rank 1 of 2 did not collect it: test_x.py:4 skipped test_x.py: not here" in report.longreprtext
+
+
+def test_an_unexpected_pass_is_known_by_its_mark_and_not_by_its_text(item: Any) -> None:
+    text = "[XPASS(strict)] soon"
+    passed = _answer(item, 0, main=_report(item, "failed", text, **{UNEXPECTED_PASS: True}))
+    alike = _answer(item, 1, main=_report(item, "failed", text))
+    (report,) = merge_phase(item, "call", [passed, passed])
+    assert is_unexpected_pass(report)
+    (report,) = merge_phase(item, "call", [passed, alike])
+    assert not is_unexpected_pass(report)
+    assert "rank 0 of 2 xpassed" in report.longreprtext

@@ -127,6 +127,24 @@ PROJECT = {
 
         def test_after_the_hang(ddl_strategy):
             assert all_reduce(ddl_strategy) == 2.0
+
+        def returns_a_generator():
+            yield
+            raise AssertionError("never reached")
+
+        def test_returns_a_generator(ddl_strategy):
+            return returns_a_generator()
+    """,
+    "test_skipped_file.py": """
+        import pytest, pytest_ddl
+
+        if pytest_ddl.current_rank() and pytest_ddl.current_rank().rank == 1:
+            pytest.skip("rank 1 lacks something", allow_module_level=True)
+
+        @pytest.mark.xfail(reason="must not excuse it")
+        @pytest.mark.ddl(strategies="multi_worker_mirrored", timeout=30)
+        def test_in_a_skipped_file(ddl_strategy):
+            pass
     """,
 }
 LABEL = "[multi_worker_mirrored]"
@@ -156,6 +174,7 @@ def test_a_body_that_a_fixture_wraps_is_still_seen(run: Any) -> None:
         ("skips_while_the_other_waits", "the ranks disagree: rank 1 of 2 skipped (Skipped: could not import"),
         ("xfails_on_one_rank", "the ranks disagree: rank 0 of 2 passed; rank 1 of 2 xfailed"),
         ("body_skipped", "rank 1 of 2 reported a pass without having run the test's body"),
+        ("returns_a_generator", "all 2 ranks reported a pass without having run the test's body"),
         ("body_replaced", "rank 1 of 2 reported a pass without having run the test's body"),
         ("exits_with_zero", "rank 1 of 2 (worker:1) exited with status 0 before it had finished"),
         ("is_killed", "rank 0 of 2 (worker:0) was killed by SIGKILL"),
@@ -176,6 +195,14 @@ def test_a_fixture_that_fails_on_one_rank_is_an_error(run: Any, phase: str) -> N
     assert "OSError: no " in case.text
     assert "rank 1 of 2" in case.text
     assert "the body ran" not in case.text
+
+
+def test_a_file_that_one_rank_skips_is_an_error(run: Any) -> None:
+    case = run["test_in_a_skipped_file" + LABEL]
+    assert case.outcome == "error"
+    assert "rank 1 of 2 did not collect it" in case.text
+    assert "rank 1 lacks something" in case.text
+    assert "IndexError" not in case.text
 
 
 def test_a_teardown_that_hangs_meets_the_deadline(run: Any) -> None:

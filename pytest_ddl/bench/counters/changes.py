@@ -19,12 +19,21 @@ NAMES = (
     *(f"copies.{direction}" for direction in DIRECTIONS),
 )
 """Counters whose change may be accepted by name."""
+FIRST_COUNTED = 2
+"""Number of the first step in ``Counters.of_steps``, counted from 1."""
 REFUSED = {
     "steady_steps": "no steady step was measured, so there is nothing to compare",
     "eager": "collectives of an eager step are in no graph, so accepting it would accept any number of collectives",
     "nodes": "it is only reported; if graphs were not counted, there is nothing to compare",
 }
 """Counter whose change may not be accepted -> reason."""
+
+
+NOT_COUNTED = (
+    "what runs outside of graphs, such as copies to the host by loss.numpy(), float(loss) and print(loss)",
+    "the input pipeline",
+)
+"""What no counter contains."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,7 @@ def compare_launches(
     accepted: dict[str, str] = {}
     for base, head in pairs:
         accepted.update(_checked(accept or {}, base, head))
-    of_launches = (_accepted([*_changes(base, head)], accepted) for base, head in pairs)
+    of_launches = (_accepted(_of_launch(base, head), accepted) for base, head in pairs)
     worst = max(of_launches, key=lambda changes: sum(change.is_regression for change in changes))
     if not any(change.counter == "steady_steps" for change in worst):
         worst = [*worst, *_accepted(_retraces(pairs), accepted)]
@@ -119,6 +128,39 @@ def _checked(accept: Mapping[str, str], base: Counters, head: Counters) -> Mappi
         if not reason.strip():
             raise ValueError(f"accept: {name!r} needs a reason, which the gate's report repeats")
     return accept
+
+
+def _of_launch(base: Counters, head: Counters) -> list[Change]:
+    changes = [*_changes(base, head)]
+    worse = {change.counter for change in changes if change.is_regression}
+    of_steps = [change for change in _in_steps(base, head) if change.counter not in worse]
+    said = {change.counter for change in of_steps}
+    return [*(change for change in changes if change.counter not in said), *of_steps]
+
+
+def _in_steps(base: Counters, head: Counters) -> Iterator[Change]:
+    """Yield the counters whose sum over the steps that both versions counted is larger in HEAD.
+
+    The last step of the warm-up does not show work that only some steps do.
+    """
+    steps = min(base.counted_steps, head.counted_steps)
+    if not steps or base.eager != head.eager:
+        return
+    nothing = (0,) * steps
+    for name in sorted({*base.of_steps, *head.of_steps}):
+        before, after = (one.of_steps.get(name, nothing)[:steps] for one in (base, head))
+        # As in a single step, bytes may grow with the parameters.
+        grown = head.parameter_bytes / base.parameter_bytes if base.parameter_bytes and name.endswith("bytes") else 1.0
+        if sum(after) <= sum(before) * max(1.0, grown):
+            continue
+        where = [number for number, values in enumerate(zip(before, after, strict=True)) if values[1] > values[0]]
+        yield Change(
+            name, sum(before), sum(after), True,
+            f"{sum(after) - sum(before)} more in {steps} counted steps ({sum(before)} -> {sum(after)}; at most "
+            f"{max(before)} -> {max(after)} in one step). {len(where)} of these steps do more than in BASE, the first "
+            f"of them is step {where[0] + FIRST_COUNTED}. Likeliest cause: work that only some steps do, such as an "
+            "evaluation or a summary in every n-th step.",
+        )  # fmt: skip
 
 
 def _changes(base: Counters, head: Counters) -> Iterator[Change]:

@@ -78,7 +78,47 @@ def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
         gathered_bytes=sum(
             graphs.bytes_of(item) * number for item, number in found.items() if item.kind not in graphs.REDUCES
         ),
+        of_steps=_of_steps(watch, context, steps),
     )
+
+
+def _of_steps(watch: Stopwatch, context: RankContext, steps: int) -> dict[str, tuple[int, ...]]:
+    """Return the counters of each counted step.
+
+    :param steps: number of steps in the graphs of one call.
+    """
+    executions = watch.executions
+    if uses_coordinator(context.strategy) or not executions.is_possible:
+        return {}
+    # Most steps run the same graphs.
+    known: dict[frozenset[tuple[int, int]], Counter[str]] = {}
+    found: list[Counter[str]] = []
+    for step, is_eager in executions.counted:
+        key = frozenset(step.items())
+        if key not in known:
+            ran = [(graphs.executed(graph), times, parts) for graph, times, parts in executions.content(step)]
+            known[key] = of_step(ran, steps)
+        found.append(known[key] + Counter(eager=int(is_eager)))
+    names = dict.fromkeys(("eager", *(name for one in found for name in one)))
+    return {name: tuple(one[name] for one in found) for name in names}
+
+
+def of_step(ran: Ran, steps: int = 1) -> Counter[str]:
+    """Count what one step does, by the names of the counters that are compared.
+
+    :param steps: number of steps that the graphs hold.
+    """
+    found: Counter[str] = Counter()
+    for one, times, parts in ran:
+        for item, number in (Counter(one.collectives) or Counter(_inserted(parts))).items():
+            found[f"collectives.{item.kind}"] += number * times
+            is_reduction = item.kind in graphs.REDUCES
+            found["reduced_bytes" if is_reduction else "gathered_bytes"] += graphs.bytes_of(item) * number * times
+            found["unpacked"] += number * times if is_reduction and len(item.parts) <= 1 else 0
+        found["host_calls"] += one.host_calls * times
+        for direction, number in copies_of(parts).items():
+            found[f"copies.{direction}"] += number * times
+    return Counter({name: math.ceil(number / steps) for name, number in found.items() if number})
 
 
 Ran = Sequence[tuple[graphs.Executed, int, list[Any]]]
@@ -145,8 +185,8 @@ def _note_other_steps(watch: Stopwatch) -> None:
     if more:
         shown = ", ".join(f"{number} {kind}" for kind, number in sorted(max(more, key=Counter.total).items()))
         watch.remark(
-            f"{len(more)} of {len(steps)} steps of the warm-up had more collectives ({shown}) than the last. Only the "
-            "last is counted"
+            f"{len(more)} of {len(steps)} steps of the warm-up had more collectives ({shown}) than the last. The "
+            "counters of a step are those of the last, and the sum over all counted steps is compared too"
         )
 
 

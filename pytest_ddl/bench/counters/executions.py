@@ -1,10 +1,10 @@
-"""Record which graphs the steps of the warm-up ran, and how often; counters are taken from these graphs."""
+"""Record which graphs each step ran, and how often; counters are taken from these graphs."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from weakref import WeakSet
@@ -14,7 +14,10 @@ from pytest_ddl.training.coordinator import uses_coordinator
 
 
 class Executions:
-    """Record of the calls of traced functions until the end of the warm-up, and of traces until the run ends."""
+    """Record of the calls of traced functions, by step, and of traces until the run ends.
+
+    Calls are recorded until the end of the warm-up, or until the run ends if all steps are counted.
+    """
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
@@ -24,8 +27,9 @@ class Executions:
         self._running: Counter[int] = Counter()
         self._steps: list[Counter[int]] = []
         self._running_eagerly = False
-        self.was_eager = False
-        """True if the last step of the warm-up called ``strategy.run`` outside any ``tf.function``."""
+        self._eager_steps: list[bool] = []
+        self._warm_steps: int | None = None
+        """Number of steps of the warm-up, once it has ended."""
         self._seen: WeakSet[Any] = WeakSet()
         self._batches: Counter[int] = Counter()
         """Key of a graph -> number of batches that it takes."""
@@ -44,8 +48,18 @@ class Executions:
     @property
     def last_step(self) -> list[tuple[Any, int, list[Any]]]:
         """Graphs of the last step of the warm-up: each graph, how often it ran, and its parts on the devices."""
-        last = self._steps[-1] if self._steps else Counter()
-        return [(self._graphs[key], times, self._partitions.get(key, [])) for key, times in last.items()]
+        warm = self._steps[: self._warm_steps]
+        return self.content(warm[-1]) if warm else []
+
+    def content(self, step: Mapping[int, int]) -> list[tuple[Any, int, list[Any]]]:
+        """Return each graph of a step, how often it ran, and its parts on the devices."""
+        return [(self._graphs[key], times, self._partitions.get(key, [])) for key, times in step.items()]
+
+    @property
+    def was_eager(self) -> bool:
+        """True if the last step of the warm-up called ``strategy.run`` outside any ``tf.function``."""
+        warm = self._eager_steps[: self._warm_steps]
+        return bool(warm) and warm[-1]
 
     @property
     def steps(self) -> list[Counter[int]]:
@@ -53,7 +67,17 @@ class Executions:
 
         The first step is left out unless it is the only one.
         """
-        return self._steps[1:] or self._steps
+        warm = self._steps[: self._warm_steps]
+        return warm[1:] or warm
+
+    @property
+    def counted(self) -> list[tuple[Counter[int], bool]]:
+        """Key of a graph -> how often it ran, and whether the step ran eagerly, for each step that was watched.
+
+        The first step is left out unless it is the only one.
+        """
+        steps = [*zip(self._steps, self._eager_steps, strict=True)]
+        return steps[1:] or steps
 
     def graph(self, key: int) -> Any:
         """Return the graph that has a key in :attr:`steps`."""
@@ -65,13 +89,14 @@ class Executions:
 
         ``None`` if steps differ, or if loops or branches take batches.
         """
-        found = set(self._batches_of_steps[1:] or self._batches_of_steps)
+        warm = self._batches_of_steps[: self._warm_steps]
+        found = set(warm[1:] or warm)
         number = found.pop() if len(found) == 1 else None if found else 1
         return None if number is None else max(1, number)
 
     @contextmanager
     def watched(self, strategy: Any) -> Iterator[None]:
-        """Watch a program in this context; :meth:`finish` ends the part that would slow down steady steps."""
+        """Watch a program in this context; :meth:`end_warm_up` ends the part that would slow down steady steps."""
         import tensorflow as tf
 
         original = strategy.run
@@ -97,14 +122,21 @@ class Executions:
             self.finish()
 
     def end_step(self) -> None:
-        """Record the end of a step of the warm-up."""
+        """Record the end of a step."""
         with self._lock:
             self._steps.append(self._running)
             in_graphs = sum(self._batches[key] * times for key, times in self._running.items())
             is_clear = self._unclear.isdisjoint(self._running)
             self._batches_of_steps.append(self._running_batches + in_graphs if is_clear else None)
             self._running, self._running_batches = Counter(), 0
-            self.was_eager, self._running_eagerly = self._running_eagerly, False
+            self._eager_steps.append(self._running_eagerly)
+            self._running_eagerly = False
+
+    def end_warm_up(self, watch_on: bool = False) -> None:
+        """Record the end of the warm-up, and stop watching the calls of functions unless all steps are counted."""
+        self._warm_steps = len(self._steps)
+        if not watch_on:
+            self.finish()
 
     def finish(self) -> None:
         """Stop watching the calls of functions."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from pytest_ddl.bench.counters.changes import Change, compare_launches, uncounted
+from pytest_ddl.bench.counters.changes import NOT_COUNTED, Change, compare_launches, uncounted
 from pytest_ddl.bench.gate.canary import network_problem
 from pytest_ddl.bench.gate.lockstep import GROUPS, Paired, VersionPair
 from pytest_ddl.bench.gate.result import CellResult
@@ -61,7 +61,8 @@ def measure_cell(
     :param launch: is used instead of :meth:`VersionPair.launch`.
     """
     if launch is None:
-        versions = (cell.base, cell.head, cell.target, cell.strategy, cell.ranks, cell.bench)
+        bench = replace(cell.bench, count_all=cell.counters_only)
+        versions = (cell.base, cell.head, cell.target, cell.strategy, cell.ranks, bench)
         groups = 1 if cell.counters_only else GROUPS
         cores, canary = cell.cores_per_replica, cell.canary
         with VersionPair(*versions, groups=groups, cores_per_replica=cores, canary=canary) as pair:
@@ -102,7 +103,14 @@ def measure_cell(
         if cell.counters_only and not_counted:
             return result(Verdict.INCONCLUSIVE, not_counted)
         if cell.counters_only:
-            return result(Verdict.PASS, "counters are not worse; time was not measured (--counters-only)")
+            steps = min(one.counters.counted_steps for one in (made[-1].base, made[-1].head))
+            if not steps:
+                return result(Verdict.INCONCLUSIVE, "the steps were not counted one by one")
+            return result(
+                Verdict.PASS,
+                f"the counters of {steps} steps are not worse; time was not measured (--counters-only). Nothing counts "
+                f"{' or '.join(NOT_COUNTED)}",
+            )
         overloaded = len(made) - len(calm)
         used = time.monotonic() - started
         late = used + statistics.fmean(one.seconds for one in made) > cell.budget

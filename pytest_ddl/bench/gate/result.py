@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_ddl.bench import outcome
-from pytest_ddl.bench.counters.changes import Change
+from pytest_ddl.bench.counters.changes import NOT_COUNTED, Change
 from pytest_ddl.bench.gate.lockstep import Paired
 from pytest_ddl.bench.gate.verdict import Decision, Verdict, percent
 from pytest_ddl.bench.gate.worktrees import Version
@@ -116,6 +116,7 @@ class CellResult:
             "decision": decision,
             "changes": [asdict(change) for change in self.changes],
             "set_aside": self.set_aside,
+            "not_counted": list(NOT_COUNTED) if self.counters_only else [],
             "seconds": self.seconds,
             "launches": [one.as_json() for one in self.launches],
             "counters": {

@@ -21,7 +21,7 @@ from pytest_ddl.bench.gate.target import FromVersion, Target
 from pytest_ddl.bench.processes import die_with
 from pytest_ddl.bench.records import BenchSpec
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of :class:`SideOrder` and the report. It rises if they change: BASE's own pytest-ddl may be older."""
 _PACKAGE = str(Path(pytest_ddl.__file__).resolve())
 

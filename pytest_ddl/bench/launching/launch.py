@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,7 @@ def launch(
                 driver = stack.enter_context(_Driver(folder, cluster.num_ranks, bench, deadline))
                 address = driver.address
             harness.offer(address)
-            orders = LaunchOrders(address, bench.warm_up, cores_per_replica, bench.energy, canary)
+            orders = LaunchOrders(address, bench.warm_up, cores_per_replica, bench.energy, canary, bench.count_all)
             answers = cluster.ask(
                 Kind.CALL,
                 ship.pack(measure_training, (train, settings, orders)),
@@ -204,6 +205,9 @@ def _one_of(name: str, found: list[Any]) -> Any:
     if name == "misplaced":
         return max(found, key=len)
     counted = [one for one in found if one is not None]
+    if name == "of_steps":
+        keys = dict.fromkeys(key for one in counted for key in one)
+        return {key: tuple(map(max, zip_longest(*(one.get(key, ()) for one in counted), fillvalue=0))) for key in keys}
     if counted and isinstance(counted[0], Mapping):
         keys = dict.fromkeys(key for one in counted for key in one)
         return {key: max(one.get(key, 0) for one in counted) for key in keys}

@@ -37,6 +37,7 @@ class LaunchOrders:
     energy: bool = False
     canary: bool = False
     """True to run small all-reduces in turn with the steps, if the pacer orders them."""
+    count_all: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
             on_block=meter.end_part if meter is not None else lambda _counts: None,
             on_stopped=stopped,
             canary=canary,
+            count_all=orders.count_all,
         )
         stack.callback(watch.close)
         with watch.executions.watched(context.strategy):

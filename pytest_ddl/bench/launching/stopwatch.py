@@ -38,6 +38,7 @@ class Stopwatch(StepListener):
         on_stopped: Callable[[], Any] = lambda: None,
         on_block: Callable[[bool], Any] = lambda _counts: None,
         canary: Callable[[int], float] | None = None,
+        count_all: bool = False,
     ) -> None:
         self._settings, self._context = settings, context
         self._notes: dict[str, None] = {}
@@ -45,6 +46,7 @@ class Stopwatch(StepListener):
         self._address, self._warm_up = address, warm_up
         self._on_steady, self._on_stopped, self._on_block = on_steady, on_stopped, on_block
         self._canary = canary
+        self._count_all = count_all
         self._rank = context.rank
         self._paced: Paced | None = None
         self._left = 0
@@ -227,6 +229,8 @@ class Stopwatch(StepListener):
         if self._paced is None:
             self._end_warm_up_step(loss)
             return None
+        if self._count_all:
+            self.executions.end_step()
         self._left -= self.steps_per_call
         self._in_block.add(self._loops)
         if self._left <= 0 and not self._stopped:
@@ -256,7 +260,7 @@ class Stopwatch(StepListener):
         self._wait_for(loss)
         self._warm = time.perf_counter()
         self._warm_loop = self._loops
-        self.executions.finish()
+        self.executions.end_warm_up(watch_on=self._count_all)
         self.traces_before = self.traces
         self._traced_before = self._traced_by_then = self._traced
         self._on_steady()

@@ -240,3 +240,52 @@ def test_a_kind_that_is_new_to_us_can_be_accepted_where_it_was_seen():
     head = changed(collectives={"all_reduce": 2, "permute": 1})
     assert only(BASE, head).is_regression
     assert not only(BASE, head, accept={"collectives.permute": "ring attention"}).is_regression
+
+
+def of_steps(*values, **given):
+    """Counters of a program whose steps have so many collectives."""
+    return changed(of_steps={"eager": (0,) * len(values), "collectives.all_reduce": values}, **given)
+
+
+def test_work_of_some_steps_only_is_a_regression():
+    change = only(of_steps(2, 2, 2, 2), of_steps(2, 2, 3, 2))
+    assert (change.counter, change.is_regression) == ("collectives.all_reduce", True)
+    assert "1 more in 4 counted steps (8 -> 9; at most 2 -> 3 in one step)" in change.message
+    assert "the first of them is step 4" in change.message
+
+
+def test_the_same_work_in_other_steps_is_none():
+    assert compare(of_steps(2, 3, 2, 2), of_steps(2, 2, 2, 3)) == []
+    assert compare(of_steps(2, 3, 2, 3), of_steps(2, 2, 2, 2)) == []
+
+
+def test_only_steps_that_both_versions_counted_are_compared():
+    assert compare(of_steps(2, 2), of_steps(2, 2, 2, 9)) == []
+    assert compare(changed(), of_steps(2, 2, 9)) == []
+
+
+def test_work_of_some_steps_may_be_accepted_and_is_said_once():
+    accept = {"collectives.all_reduce": "a metric in every third step"}
+    assert not only(of_steps(2, 2, 2), of_steps(2, 2, 3), accept=accept).is_regression
+    (change,) = compare(of_steps(2, 2), of_steps(3, 3, collectives={"all_reduce": 3}))
+    assert "per step (2 -> 3)" in change.message
+
+
+def test_a_step_that_does_less_at_the_end_of_the_warm_up_does_not_hide_the_others():
+    change = only(of_steps(2, 2, 2), of_steps(3, 3, 1, collectives={"all_reduce": 1}))
+    assert change.is_regression
+
+
+def test_some_eager_steps_are_a_regression():
+    before, after = (changed(of_steps={"eager": eager}) for eager in ((0, 0, 0), (0, 1, 0)))
+    assert (only(before, after).counter, only(before, after).is_regression) == ("eager", True)
+
+
+def test_bytes_of_steps_may_grow_with_the_parameters():
+    before = changed(of_steps={"eager": (0, 0), "reduced_bytes": (1000, 1004)})
+    larger = changed(
+        of_steps={"eager": (0, 0), "reduced_bytes": (2000, 2008)}, reduced_bytes=2008, parameter_bytes=2000
+    )
+    assert not any(change.is_regression for change in compare(before, larger))
+    more = replace(larger, of_steps={"eager": (0, 0), "reduced_bytes": (2000, 2009)})
+    assert [change.counter for change in compare(before, more) if change.is_regression] == ["reduced_bytes"]

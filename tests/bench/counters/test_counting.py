@@ -12,6 +12,7 @@ import pytest
 from pytest_ddl.bench.counters import counting
 from pytest_ddl.bench.counters.changes import compare, uncounted
 from pytest_ddl.bench.counters.counting import reduction_ratio, wire_bytes
+from pytest_ddl.bench.counters.executions import Executions
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.harness import process_harness
@@ -268,6 +269,27 @@ def test_a_step_of_the_warm_up_that_does_more_than_the_last_is_told(monkeypatch)
 
 def test_a_graph_that_a_step_runs_twice_counts_twice():
     assert counted(of_graph({4: 1}), Keras(), times=3) == {4: 3}
+
+
+def test_each_step_that_was_watched_is_counted():
+    executions = Executions(lambda _text: None)
+    first, second = object(), object()
+    for number, graphs_of_step in enumerate([[first, second], [first], [first], [first, second, second], [first]]):
+        for graph in graphs_of_step:
+            executions._executed(graph, [])
+        executions.end_step()
+        if number == 2:
+            executions.end_warm_up(watch_on=True)
+    assert [one for one, times, _parts in executions.last_step] == [first]
+    assert len(executions.steps) == 2
+    assert [step[id(second)] for step, _eager in executions.counted] == [0, 0, 2, 0]
+
+
+def test_what_a_step_does_has_the_names_of_the_comparison():
+    ran = [(of_graph({4: 2, 1: 1}, host_calls=1), 2, [])]
+    found = counting.of_step(ran)
+    sizes = 2 * (2 * 16 + 4)
+    assert found == {"collectives.all_reduce": 6, "reduced_bytes": sizes, "unpacked": 6, "host_calls": 2}
 
 
 @pytest.mark.slow

@@ -19,7 +19,14 @@ from pytest_ddl.bench.records import BenchSpec, Counters, Launch, RankTiming
 CALM = Load(seconds=2.0, foreign_cores=0.05, cores=2, load_average=0.4)
 BUSY = replace(CALM, foreign_cores=1.2, load_average=4.0)
 COUNTERS = Counters(
-    collectives={"all_reduce": 1}, reduced_bytes=400, packs=1, nodes=50, traces=1, steady_steps=100, parameter_bytes=400
+    collectives={"all_reduce": 1},
+    reduced_bytes=400,
+    packs=1,
+    nodes=50,
+    traces=1,
+    steady_steps=100,
+    parameter_bytes=400,
+    of_steps={"eager": (0,) * 100},
 )
 
 

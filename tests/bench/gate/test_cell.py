@@ -72,7 +72,13 @@ def test_a_change_that_was_accepted_is_no_regression() -> None:
 def test_counters_alone_need_one_launch_and_no_calm_machine() -> None:
     found = run([paired(50, BUSY)], counters_only=True)
     assert (found.verdict, found.decision, found.set_aside) == (Verdict.PASS, None, 0)
-    assert "time was not measured" in found.reason
+    assert "the counters of 100 steps are not worse; time was not measured" in found.reason
+    assert "loss.numpy()" in found.reason
+
+
+def test_steps_that_were_not_counted_one_by_one_do_not_pass() -> None:
+    unknown = replace(COUNTERS, of_steps={})
+    assert run([paired(0, head=unknown)], counters_only=True).verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_program_without_a_measured_step_does_not_pass_on_counters() -> None:

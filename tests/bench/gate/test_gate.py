@@ -72,6 +72,17 @@ def fails_later(run):
 """
 
 
+SOMETIMES = """
+    @tf.function
+    def more():
+        return run.strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("SUM", tf.constant(1.0)))
+
+    for number, _ in enumerate(run.steps(step, dataset)):
+        if number > 12 and number % 7 == 0:
+            more()
+"""
+
+
 @pytest.fixture
 def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose second commit reduces twice; a package in ``src`` and a training function in ``bench``."""
@@ -119,6 +130,28 @@ def test_one_more_reduction_is_a_regression_of_counters(
     assert provenance["BASE"]["program"].endswith("/base/bench/training.py")
     assert provenance["HEAD"]["program"].endswith("/head/bench/training.py")
     assert left_behind(training) == []
+
+
+def test_a_reduction_in_some_steps_after_the_warm_up_is_a_regression_of_counters(
+    training: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = PROGRAM.replace("{reductions}", "2")
+    looped = text.replace("    for _ in run.steps(step, dataset):\n        pass", SOMETIMES, 1)
+    assert looped != text
+    (training / "bench" / "training.py").write_text(looped)
+    options = ["--repository", str(training), "--target", "bench.training:train", "--strategy", "mirrored"]
+    options += ["--batch-per-replica", "4", "--counters-only", "--json", str(tmp_path / "gate.json")]
+    assert main(["gate", "main", "WORKTREE", *options]) == 1
+    assert "more in" in capsys.readouterr().out
+    (cell,) = json.loads((tmp_path / "gate.json").read_text())["cells"]
+    worse = {change["counter"] for change in cell["changes"] if change["is_regression"]}
+    assert worse >= {"collectives.all_reduce", "reduced_bytes", "unpacked"}
+    assert any("loss.numpy()" in text for text in cell["not_counted"])
+    assert len(cell["counters"]["head"]["of_steps"]["eager"]) > 20
+    git(training, "commit", "-qam", "sometimes")
+    (training / "bench" / "training.py").write_text(f"{looped}\n# The same work.\n")
+    assert main(["gate", "main", "WORKTREE", *options]) == 0
+    assert "time was not measured (--counters-only). Nothing counts what runs outside" in capsys.readouterr().out
 
 
 def test_both_versions_take_turns_and_give_one_number(training: Path) -> None:
