@@ -43,6 +43,7 @@ class Reason(Enum):
     WEIGHTS_DIFFER = "the weights differ"
     NOT_FINITE = "not finite on one device"
     NOT_REPRODUCIBLE = "not reproducible on one device"
+    NOT_REPEATED = "noise on one device is as large as the effect of an example"
     TOO_WIDE = "the bound is too wide"
     KEPT = "the program may have kept it from"
     OF_A_PLACE = "says where the program runs"

@@ -157,9 +157,20 @@ def test_what_differs_on_one_device_as_well_is_not_compared(records: Any) -> Non
     reference, distributed = records
     timed = [with_values(reference, lambda _rank, step, n=n: {"seconds": 0.01 * n + step / 100}) for n in range(4)]
     late = with_values(distributed, lambda _rank, step: {"seconds": 3.0 + step})
-    report = judge(timed[0], late, timed[1:])
+    report = judge(timed[0], late, timed[1:], again=timed[2])
     assert report.passed, str(report)
     assert any("not reproducible" in result.reason for result in report.results)
+
+
+def test_a_value_that_is_the_same_each_time_is_not_excused_by_noise(records: Any) -> None:
+    """Training that amplifies rounding gives a wide bound, but no other value in a second run."""
+    reference, distributed = records
+    noisy = [with_values(reference, lambda _rank, step, n=n: {"score": 1.0 + 0.1 * n}) for n in range(4)]
+    wrong = with_values(distributed, lambda _rank, step: {"score": 1e6})
+    within = with_values(distributed, lambda _rank, step: {"score": 1.2})
+    assert judge(noisy[0], wrong, noisy[1:]).verdict == "inconclusive"
+    assert [finding.variable for finding in judge(noisy[0], wrong, noisy[1:], again=noisy[0]).findings] == ["score"]
+    assert judge(noisy[0], within, noisy[1:], again=noisy[0]).verdict == "inconclusive"
 
 
 def test_ranks_and_numbers_of_replicas_are_not_compared() -> None:

@@ -46,6 +46,8 @@ class _Value:
     actual: Array
     desired: Array
     bound: Bound
+    again: Array | None = None
+    """Value in a second run of the unchanged reference; ``None`` without such a run."""
 
 
 @dataclass
@@ -69,12 +71,16 @@ class _Seen:
         if error == 0.0 and not np.any(np.isfinite(value.desired)):
             self.skipped.append(Unjudged(value.name, Reason.NOT_FINITE))
             return False
-        if bound.measured and bound.value > bound.effect and not math.isinf(error):
-            # The same program on one device gives another value each time, for example a time, an unseeded random
-            # number or the result of a chaotic training.
-            self.skipped.append(Unjudged(value.name, Reason.NOT_REPRODUCIBLE))
-            return False
         decision = bound.judge(error)
+        if bound.measured and bound.value > bound.effect and not math.isinf(error):
+            # A time, an unseeded random number, or the result of training that amplifies rounding. Only the first two
+            # differ in a second run of the same program.
+            if value.again is None:
+                self.skipped.append(Unjudged(value.name, Reason.NOT_REPEATED))
+                return False
+            if difference(value.again, value.desired).error > bound.unamplified:
+                self.skipped.append(Unjudged(value.name, Reason.NOT_REPRODUCIBLE))
+                return False
         if decision is Decision.UNDECIDED:
             self.skipped.append(Unjudged(value.name, Reason.TOO_WIDE))
             return False
@@ -150,6 +156,8 @@ def _results(comparison: Comparison, sound: int, seen: _Seen) -> None:
     reference, distributed = comparison.records
     ours = returned(reference.ranks[0])
     noisy = [returned(run.ranks[0]) for run in comparison.tolerance.perturbed if run.ranks]
+    again = comparison.tolerance.again
+    repeated = returned(again.ranks[0]) if again is not None and again.ranks else {}
     for rank in distributed.ranks:
         for key, actual in returned(rank).items():
             desired = ours.get(key)
@@ -165,7 +173,14 @@ def _results(comparison: Comparison, sound: int, seen: _Seen) -> None:
                 seen.findings.append(_missing_rows(rank, actual, len(desired.value)))
                 continue
             bound = comparison.tolerance.result(desired.value, [run[key].value for run in noisy if key in run])
-            value = _Value(actual.name, actual.step, actual.value, desired.value, bound)
+            value = _Value(
+                actual.name,
+                actual.step,
+                actual.value,
+                desired.value,
+                bound,
+                repeated[key].value if key in repeated else None,
+            )
             if not seen.is_wrong(value, kept=actual.kind == "fit"):
                 continue
             loss = actual.name.split("/")[-1] == "loss"
@@ -219,7 +234,9 @@ def _state(comparison: Comparison, sound: int, seen: _Seen) -> None:
             bound = comparison.tolerance.variable(pair.ours.index, step)
             if bound.measured and bound.value > bound.effect and not np.any(desired):
                 continue
-            value = _Value(pair.ours.name, step, actual, desired, bound)
+            again = comparison.tolerance.again
+            repeated = again.value(pair.ours.index, step) if again is not None and again.num_steps >= step else None
+            value = _Value(pair.ours.name, step, actual, desired, bound, repeated)
             if seen.is_wrong(value):
                 wrong.append((pair, value))
         if wrong:
@@ -247,7 +264,8 @@ def _values(comparison: Comparison, sound: int, seen: _Seen) -> None:
                     seen.skipped.append(Unjudged(name, Reason.OF_A_PLACE))
                     continue
                 bound = comparison.tolerance.value(name, step)
-                value = _Value(name, step, np.asarray(theirs[name]), np.asarray(ours[name]), bound)
+                repeated = _recorded(comparison.tolerance.again, name, step)
+                value = _Value(name, step, np.asarray(theirs[name]), np.asarray(ours[name]), bound, repeated)
                 if not seen.is_wrong(value):
                     continue
                 done.add(name)
@@ -262,6 +280,11 @@ def _values(comparison: Comparison, sound: int, seen: _Seen) -> None:
                 if by_fit and state_agrees(comparison, step):
                     found = replace(found, evidence=_SHOWN_BY_FIT, approximation=True)
                 seen.findings.append(found)
+
+
+def _recorded(again: TrainingRecord | None, name: str, step: int) -> Array | None:
+    value = again.ranks[0].steps[step - 1].values.get(name) if again is not None and again.num_steps >= step else None
+    return None if value is None else np.asarray(value)
 
 
 def _tells_topology(name: str, value: float, record: TrainingRecord, rank: RankRecord) -> bool:

@@ -118,14 +118,17 @@ class Tolerance:
         perturbed: Sequence[TrainingRecord] = (),
         slices: Slices | None = None,
         decided: bool = False,
+        again: TrainingRecord | None = None,
     ) -> None:
         """Prepare the bounds of a reference run.
 
         :param perturbed: runs of the same program with weights and data moved by one ulp; they measure the noise.
         :param slices: reference runs on a part of the examples of one step.
         :param decided: True if the same program agrees with one device in float64.
+        :param again: a second run of the unchanged reference. What differs there is random, or depends on the time.
         """
         self.reference = reference
+        self.again = again
         self.perturbed = tuple(perturbed)
         self._slices = slices
         self._batch = _global_batch(reference)

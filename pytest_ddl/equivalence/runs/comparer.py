@@ -17,6 +17,7 @@ from pytest_ddl.equivalence.checks.run import place_of
 from pytest_ddl.equivalence.evidence.arithmetic import half_precision
 from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.expectations import Expect, expectations_for
+from pytest_ddl.equivalence.findings import Reason
 from pytest_ddl.equivalence.probes.follow import states_of
 from pytest_ddl.equivalence.probes.registry import PROBES
 from pytest_ddl.equivalence.probes.repeating import timed
@@ -217,7 +218,8 @@ class PlainComparison:
 
     def judged(self, reference: TrainingRecord, distributed: TrainingRecord, settings: RunSettings) -> Report:
         """Judge two runs. Rounding noise is measured, and causes are recomputed, only if the verdict needs it."""
-        report = self.decide(reference, distributed)
+        decide = self.decide
+        report = decide(reference, distributed)
         perturbed: list[TrainingRecord] = []
         if needs_noise(report):
             ulp_of = half_precision(reference) or ""
@@ -225,9 +227,12 @@ class PlainComparison:
                 self.program.reference(replace(settings, perturbation=number, ulp_of=ulp_of))
                 for number in range(1, NOISE_RUNS + 1)
             ]
-            report = self.decide(reference, distributed, perturbed)
+            report = decide(reference, distributed, perturbed)
         elif not uneven_parts(report):
             return report
+        if any(item.reason is Reason.NOT_REPEATED for result in report.results for item in result.unjudged):
+            decide = partial(decide, again=self.program.anew(settings))
+            report = decide(reference, distributed, perturbed)
 
         def trained_on(
             step: int, rows: tuple[int, ...], moved: tuple[int, tuple[int, ...]] | None = None
@@ -239,17 +244,17 @@ class PlainComparison:
             for replica, slices in uneven_parts(report).items()
         }
         if uneven:
-            report = self.decide(reference, distributed, perturbed, slices=Slices(0, uneven=uneven))
+            report = decide(reference, distributed, perturbed, slices=Slices(0, uneven=uneven))
         for step, parts in slices_to_recompute(report):
             slices = Slices(step, {replica: trained_on(step, rows) for replica, rows in parts.items()}, uneven=uneven)
-            report = self.decide(reference, distributed, perturbed, slices=slices)
+            report = decide(reference, distributed, perturbed, slices=slices)
             pieces = {
                 replica: tuple(trained_on(step, part) for part in own)
                 for replica, own in parts_to_recompute(report, step, parts).items()
             }
             if pieces:
                 slices = replace(slices, parts=pieces)
-                report = self.decide(reference, distributed, perturbed, slices=slices)
+                report = decide(reference, distributed, perturbed, slices=slices)
             # Copies fill a batch of the usual size, in case the program cuts its batch to a multiple of a number.
             copies = sum(map(len, parts.values()))
             single = {
@@ -258,14 +263,14 @@ class PlainComparison:
             }
             if single:
                 slices = replace(slices, examples=single)
-                report = self.decide(reference, distributed, perturbed, slices=slices)
+                report = decide(reference, distributed, perturbed, slices=slices)
             pairings = {
                 pairing: trained_on(step, parts[pairing.replica], (pairing.tensor, pairing.rows))
                 for pairing in pairings_to_recompute(report, step, parts)
             }
             if pairings:
                 slices = replace(slices, pairings=pairings)
-                report = self.decide(reference, distributed, perturbed, slices=slices)
+                report = decide(reference, distributed, perturbed, slices=slices)
         return report.noted(*_failures("a run that measures rounding noise", perturbed))
 
 

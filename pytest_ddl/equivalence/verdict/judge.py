@@ -53,6 +53,7 @@ def judge(
     slices: Slices | None = None,
     decided: bool = False,
     repeated: bool = False,
+    again: TrainingRecord | None = None,
 ) -> Report:
     """Compare a distributed run with its single-device reference, and report what is wrong and why.
 
@@ -60,6 +61,7 @@ def judge(
     :param slices: reference runs on a part of one global batch, with which causes are recomputed instead of guessed.
     :param decided: True if the program agrees with one device in float64, so that only gross differences are left.
     :param repeated: True if both runs repeat others that were judged. The limit of steps was chosen for the others.
+    :param again: a second run of the unchanged reference, which shows the values that are not reproducible.
     """
     expected = parse_expectations(expect)
     if repeated:
@@ -69,7 +71,8 @@ def judge(
 
     def judged(cut: Cut, having: Role) -> tuple[CheckResult, ...]:
         ours, theirs = cut(reference), cut(distributed)
-        bounds = Tolerance(ours, [cut(run) for run in perturbed], slices and slices.each(cut), decided)
+        parts, repeat = slices and slices.each(cut), again and cut(again)
+        bounds = Tolerance(ours, [cut(run) for run in perturbed], parts, decided, repeat)
         chosen = [check for check in selected if check.role & having or having == ~NO_ROLE]
         return tuple(_run(check, ours, theirs, bounds) for check in chosen)
 
@@ -79,7 +82,7 @@ def judge(
     roles = Roles((check.name, check.role) for check in known)
     results = step_by_step(reference.taken_over, judged, roles, is_excused)
     report = conclude(results, reference, distributed, expected, strict=strict, roles=roles)
-    report = replace(report, tolerance=Tolerance(reference, perturbed, slices, decided))
+    report = replace(report, tolerance=Tolerance(reference, perturbed, slices, decided, again))
     return report if report.findings else accounted(report)
 
 
