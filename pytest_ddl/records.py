@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_ddl.batch_records import BatchRecord as BatchRecord
 from pytest_ddl.notes import Note
 from pytest_ddl.strategies.spec import SYNCHRONOUS, Capabilities
 
@@ -73,23 +74,6 @@ class VariableRecord:
 
 Snapshot = Mapping[int, tuple[Array, ...]]
 """Variable index -> the components on this rank's replicas, in order; one if it is not distributed or is sharded."""
-
-
-@dataclass(frozen=True)
-class BatchRecord:
-    """Batch that one replica consumed in one step."""
-
-    replica: int
-    size: int
-    """Number of examples (leading dimension of the first tensor); 0 for an empty replica."""
-    fingerprints: tuple[int, ...] | None = None
-    """64-bit hash of the content of each example, in order; ``None`` if it was not observed."""
-    example_ids: tuple[int | str, ...] | None = None
-    """Ids given to ``run.examples`` or found under ``"example_id"`` in the batch."""
-    loss: float | None = None
-    """Result of the replica function, if it is a floating scalar."""
-    columns: tuple[tuple[int, ...], ...] = ()
-    """64-bit hashes as above for each tensor of the examples, if there are several."""
 
 
 class GradientStage(str, Enum):

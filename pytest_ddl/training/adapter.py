@@ -367,6 +367,55 @@ def taken_batches(seen: Callable[[Any, bool], None]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def given_elements(seen: Callable[[Any], None]) -> Iterator[None]:
+    """Call ``seen(element)`` with each element that an iterator gives, in eager mode and while tracing.
+
+    ``DistributedIteratorBase.get_next``, ``OwnedIterator._next_internal`` and ``_OptionalImpl.get_value`` (TF 2.4 to
+    2.21): all loops over data end there. A ``tf.function`` does not accept a wrapper of an iterator as an argument.
+    """
+    import tensorflow as tf
+
+    def reporting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def give(self: Any, *args: Any, **kwargs: Any) -> Any:
+            element = original(self, *args, **kwargs)
+            seen(element)
+            return element
+
+        return tf.autograph.experimental.do_not_convert(give)  # type: ignore[no-any-return]
+
+    with Replacements() as replaced:
+        for module, name, method in (
+            ("distribute.input_lib", "DistributedIteratorBase", "get_next"),
+            ("data.ops.iterator_ops", "OwnedIterator", "_next_internal"),
+            ("data.ops.optional_ops", "_OptionalImpl", "get_value"),
+        ):
+            owner = getattr(module_of(module), name, None)
+            if hasattr(owner, method):
+                replaced.put(owner, method, reporting(getattr(owner, method)))
+        yield
+
+
+@contextmanager
+def passed_tensors(seen: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Call ``seen(inputs, arguments)`` before each call of a traced function, with tensors in the same order.
+
+    ``AtomicFunction.call_flat`` (TF 2.15 to 2.21; without it nothing is reported): no public signature has this order.
+    """
+    owner = getattr(module_of("eager.polymorphic_function.atomic_function"), "AtomicFunction", None)
+    original = getattr(owner, "call_flat", None)
+    if original is None:
+        yield
+        return
+
+    def call_flat(self: Any, *args: Any) -> Any:
+        seen(getattr(self.graph, "inputs", ()), args)
+        return original(self, *args)
+
+    with Replacements().put(owner, "call_flat", call_flat):
+        yield
+
+
 def read_xspace(data: bytes) -> Any:
     """Parse a profile that ``tf.profiler`` wrote (``*.xplane.pb``).
 

@@ -7,16 +7,18 @@ even if another thread traced it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_ddl.batch_records import BatchOrigin, InputRecord
 from pytest_ddl.records import BatchRecord
 from pytest_ddl.training import fingerprint
 from pytest_ddl.training.callback_ops import add_callback
+from pytest_ddl.training.elements import Elements
 
 LARGEST = 64 * 2**20
 """Maximum bytes of a batch to hash; of a larger batch only the size is observed, so that the run stays fast."""
@@ -26,12 +28,14 @@ EXAMPLE_ID = "example_id"
 
 @dataclass(frozen=True)
 class Digest:
-    """What is recorded of the examples of a batch; see :class:`~pytest_ddl.records.BatchRecord`."""
+    """What is recorded of the examples of a batch; see :class:`~pytest_ddl.batch_records.BatchRecord`."""
 
     size: int = 0
     fingerprints: tuple[int, ...] | None = None
     ids: tuple[int | str, ...] | None = None
     columns: tuple[tuple[int, ...], ...] = ()
+    inputs: tuple[InputRecord, ...] = ()
+    origin: BatchOrigin = BatchOrigin.ELEMENT
 
 
 @dataclass
@@ -46,6 +50,7 @@ class Consumption:
     def __init__(self, failed: Callable[[str], None] = lambda _text: None) -> None:
         self.failed = failed
         """Callback that receives a text about what could not be observed."""
+        self.elements = Elements()
         self._lock = threading.Lock()
         self._events: dict[int, _Events] = {}
 
@@ -74,7 +79,16 @@ def _records(replica: int, events: _Events) -> list[BatchRecord]:
     if named and not events.batches:
         return [BatchRecord(replica, size=len(named[0]), example_ids=named[0])]
     return [
-        BatchRecord(replica, seen.size, seen.fingerprints, named[position] if named else seen.ids, loss, seen.columns)
+        BatchRecord(
+            replica,
+            seen.size,
+            seen.fingerprints,
+            named[position] if named else seen.ids,
+            loss,
+            seen.columns,
+            seen.inputs,
+            seen.origin,
+        )
         for position, (seen, loss) in enumerate(events.batches)
     ]
 
@@ -100,34 +114,50 @@ class Part:
     is_ids: bool = False
 
 
-def digest(parts: tuple[Part, ...], arrays: list[NDArray[Any]]) -> Digest:
-    """Return the size, the fingerprints and the ids of a batch."""
-    size: int | None = None
-    ids: tuple[int | str, ...] | None = None
-    hashes: list[fingerprint.Hashes] = []
-    affordable = sum(array.nbytes for array in arrays) <= LARGEST
+Origins = Sequence[BatchOrigin]
+"""Origin of each part."""
+
+
+def digest(parts: tuple[Part, ...], arrays: list[NDArray[Any]], origins: Origins | None = None) -> Digest:
+    """Return the size, the fingerprints and the ids of a batch.
+
+    Only parts with the surest origin count: parts of an element, or else what was computed from one.
+    """
+    origins = [BatchOrigin.ELEMENT] * len(parts) if origins is None else origins
+    given: list[list[NDArray[Any]]] = []
     cursor = 0
     for part in parts:
-        given = arrays[cursor : cursor + part.arrays]
+        given.append(arrays[cursor : cursor + part.arrays])
         cursor += part.arrays
-        rows = _rows_of(part, given)
-        if rows is None or (size is not None and rows != size):
-            continue  # a scalar, or something whose rows are not the examples
-        size = rows
-        if part.is_ids:
-            ids = as_ids(given[0])
-        if affordable:
-            hashes.append(_hash(part, given, rows))
-    if size is None:
-        return Digest()
-    columns = tuple(tuple(map(int, column)) for column in hashes) if len(hashes) > 1 else ()
-    return Digest(size, fingerprint.combine(hashes) if hashes else None, ids, columns)
+    shapes = [_shape_of(part, values) for part, values in zip(parts, given, strict=True)]
+    surest = next((kind for kind in BatchOrigin if kind in _ranked(origins, shapes)), None)
+    if surest is None:
+        return Digest()  # nothing but scalars
+    counted = [place for place, kind in enumerate(origins) if kind is surest and shapes[place]]
+    size = shapes[counted[0]][0]
+    named = [at for at, part in enumerate(parts) if part.is_ids and shapes[at][:1] == (size,)]
+    affordable = sum(array.nbytes for at in counted for array in given[at]) <= LARGEST
+    hashes = {at: _hash(parts[at], given[at], shapes[at][0]) for at in counted} if affordable else {}
+    examples = {at: hashed for at, hashed in hashes.items() if shapes[at][0] == size}
+    plain = {at: tuple(map(int, hashed)) for at, hashed in hashes.items()} if len(counted) > 1 else {}
+    return Digest(
+        size,
+        fingerprint.combine(list(examples.values())) if examples else None,
+        as_ids(given[named[0]][0]) if named else None,
+        tuple(plain[at] for at in examples) if len(examples) > 1 else (),
+        tuple(InputRecord(shapes[at][:2], plain.get(at)) for at in counted),
+        surest,
+    )
 
 
-def _rows_of(part: Part, given: list[NDArray[Any]]) -> int | None:
-    if part.kind == "dense":
-        return len(given[0]) if given[0].ndim else None
-    return int(np.asarray(given[2]).reshape(-1)[0])
+def _ranked(origins: Origins, shapes: Sequence[tuple[int, ...]]) -> set[BatchOrigin]:
+    """Return the origins of the parts that have rows; a scalar has none."""
+    return {origin for origin, shape in zip(origins, shapes, strict=True) if shape}
+
+
+def _shape_of(part: Part, given: list[NDArray[Any]]) -> tuple[int, ...]:
+    """Return the shape of a part, or only the number of its rows if these are not dense; empty for a scalar."""
+    return given[0].shape if part.kind == "dense" else (int(np.asarray(given[2]).reshape(-1)[0]),)
 
 
 def _hash(part: Part, given: list[NDArray[Any]], rows: int) -> fingerprint.Hashes:
@@ -144,16 +174,18 @@ def _hash(part: Part, given: list[NDArray[Any]], rows: int) -> fingerprint.Hashe
 
 def observe_call(consumption: Consumption, given: Any, result: Any) -> None:
     """Record one call of a replica function: its batch, and its loss if it returned one."""
-    parts, tensors = describe(given)
+    parts, tensors, items = describe(given)
     loss = _loss_of(result)
     if not parts and loss is None:
         return
+    sources = [consumption.elements.source(item) for item in items]
 
     def record(replica: Any, *arrays: Any) -> None:
         has_loss = loss is not None
         value = float(arrays[-1]) if has_loss else None
         try:
-            examples = digest(parts, list(arrays[: len(arrays) - has_loss]))
+            origins = [consumption.elements.origin(source) for source in sources]
+            examples = digest(parts, list(arrays[: len(arrays) - has_loss]), origins)
         except Exception as error:  # an exception here would be raised in the user's step
             consumption.failed(f"a batch could not be observed: {type(error).__name__}: {error}")
             return
@@ -172,25 +204,28 @@ def observe_ids(consumption: Consumption, ids: Any) -> None:
     add_callback(record, [tf.convert_to_tensor(ids)])
 
 
-def describe(given: Any) -> tuple[tuple[Part, ...], list[Any]]:
-    """Return the tensors of a batch, and a description of how to read them."""
+def describe(given: Any) -> tuple[tuple[Part, ...], list[Any], list[Any]]:
+    """Return a description of each part of a batch, the tensors that represent them, and the parts themselves."""
     import tensorflow as tf
 
     parts: list[Part] = []
     tensors: list[Any] = []
+    items: list[Any] = []
     ids = _find_ids(given)
     for position, item in enumerate(tf.nest.flatten(given)):
         if isinstance(item, tf.SparseTensor):
             kind, values = "sparse", [item.indices, item.values, item.dense_shape]
-        elif isinstance(item, tf.RaggedTensor) and item.ragged_rank == 1:
-            kind, values = "ragged", [item.values, item.value_rowids(), item.nrows()]
+        elif isinstance(item, tf.RaggedTensor):
+            rows = item if item.ragged_rank == 1 else item.merge_dims(1, item.ragged_rank)
+            kind, values = "ragged", [rows.values, rows.value_rowids(), rows.nrows()]
         elif isinstance(item, tf.Tensor) and item.dtype not in (tf.resource, tf.variant):
             kind, values = "dense", [item]
         else:
             continue
         parts.append(Part(kind, position, len(values), is_ids=kind == "dense" and item is ids))
         tensors += values
-    return tuple(parts), tensors
+        items.append(item)
+    return tuple(parts), tensors, items
 
 
 def _find_ids(given: Any) -> Any:

@@ -60,6 +60,7 @@ def observed(strategy: Any, consumption: Consumption, observers: Sequence[Observ
         return result
 
     with ExitStack() as stack:
+        stack.enter_context(consumption.elements.observed())
         for observer in observers:
             stack.enter_context(observer.installed())
         strategy.run = named_like(original, run)

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from simulated_training import Program, simulate
 
+from pytest_ddl.batch_records import BatchOrigin, InputRecord
 from pytest_ddl.equivalence.checks.batch import check_batch
 from pytest_ddl.equivalence.checks.data_cover import check_data_cover
 from pytest_ddl.equivalence.evidence.calls import data_calls
 from pytest_ddl.equivalence.evidence.coverage import Order, contents_are_known, contents_by_step, coverage
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
-from pytest_ddl.records import BatchRecord, TrainingRecord
+from pytest_ddl.records import BatchRecord, RankRecord, StepRecord, TrainingRecord
 
 Steps = list[list[list[int]]]
 
@@ -114,6 +115,76 @@ def test_what_every_replica_is_given_whole_besides_its_share_is_no_batch() -> No
     assert data_calls(*map(with_gradients, (reference, distributed))) == (reference, distributed)
     undivided = consumed([[[0, 1, 2, 3]] * 2, [[4, 5, 6, 7]] * 2])
     assert data_calls(reference, undivided) == (reference, undivided)
+
+
+def _given(
+    sizes: list[list[int]], *others: tuple[int, ...], origin: BatchOrigin = BatchOrigin.ARGUMENT
+) -> TrainingRecord:
+    """One call in each step, whose replicas get a batch of these sizes and other tensors of these shapes in front."""
+    steps, first = [], 0
+    for step, parts in enumerate(sizes, 1):
+        batches = []
+        for replica, size in enumerate(parts):
+            rows = tuple(hash(("row", first + row)) % 2**63 for row in range(size))
+            before = tuple(InputRecord(shape, (7,) * shape[0]) for shape in others)
+            inputs = (*before, InputRecord((size, 3), rows))
+            head = inputs[0]
+            batches.append(BatchRecord(replica, head.rows, head.hashes, inputs=inputs, origin=origin))
+            first += size
+        steps.append(StepRecord(step, None, batches=tuple(batches)))
+    replicas = tuple(range(len(sizes[0])))
+    rank = RankRecord(0, "worker:0", replicas, steps=tuple(steps))
+    return TrainingRecord("mirrored", len(replicas), (rank,), 8, "float64", 0)
+
+
+@pytest.mark.parametrize("shape", [(2,), (4,), (8,), (1, 3)])
+def test_a_tensor_in_front_of_the_batch_is_no_batch(shape: tuple[int, ...]) -> None:
+    reference, distributed = data_calls(_given([[8], [8]], shape), _given([[4, 4], [4, 4]], shape))
+    assert [sum(batch.size for batch in record.batches(1)) for record in (reference, distributed)] == [8, 8]
+    assert contents_by_step(reference) == contents_by_step(distributed)
+
+
+def test_a_batch_of_the_wrong_size_behind_a_tensor_is_wrong() -> None:
+    reference, distributed = data_calls(_given([[8], [8]], (2,)), _given([[4, 3], [4, 3]], (2,)))
+    assert check_batch(reference, distributed, Tolerance(reference)).findings[0].cause == "global-batch-wrong"
+
+
+def test_a_batch_that_the_program_does_not_divide_is_wrong() -> None:
+    for origin in BatchOrigin:
+        runs = data_calls(_given([[8], [8]], origin=origin), _given([[8, 8], [8, 8]], origin=origin))
+        assert check_batch(*runs, Tolerance(runs[0])).findings[0].cause == "global-batch-wrong"
+
+
+def test_a_tensor_beside_data_of_the_replica_function_is_no_batch() -> None:
+    for size in (2, 5):
+        reference, distributed = data_calls(_given([[size], [size]]), _given([[size, size], [size, size]]))
+        assert [sum(batch.size for batch in record.batches(2)) for record in (reference, distributed)] == [0, 0]
+
+
+def test_sequences_that_begin_with_time_are_counted_along_the_second_axis() -> None:
+    def sequences(batch: int, replicas: int) -> TrainingRecord:
+        item = BatchRecord(0, 5, tuple(range(5)), inputs=(InputRecord((5, batch)),))
+        batches = tuple(replace(item, replica=replica) for replica in range(replicas))
+        rank = RankRecord(0, "worker:0", tuple(range(replicas)), steps=(StepRecord(1, None, batches=batches),))
+        return TrainingRecord("mirrored", replicas, (rank,), 8, "float64", 0)
+
+    reference, distributed = data_calls(sequences(8, 1), sequences(4, 2))
+    assert check_batch(reference, distributed, Tolerance(reference)).outcome is Outcome.PASS
+    assert check_data_cover(reference, distributed, Tolerance(reference)).outcome is Outcome.NOT_APPLICABLE
+    reference, distributed = data_calls(sequences(8, 1), sequences(3, 2))
+    assert check_batch(reference, distributed, Tolerance(reference)).outcome is Outcome.FAIL
+
+
+def test_what_is_computed_from_examples_may_differ_by_rounding() -> None:
+    computed = BatchOrigin.DERIVED
+    reference, distributed = _given([[8]], origin=computed), _given([[4, 4]], origin=computed)
+    assert data_calls(reference, distributed) == (reference, distributed)
+    (step,) = distributed.ranks[0].steps
+    rounded = tuple(replace(batch, fingerprints=(1, 2, 3, 4)) for batch in step.batches)
+    other = replace(distributed, ranks=(replace(distributed.ranks[0], steps=(replace(step, batches=rounded),)),))
+    runs = data_calls(reference, other)
+    assert check_batch(*runs, Tolerance(reference)).outcome is Outcome.PASS
+    assert check_data_cover(*runs, Tolerance(reference)).outcome is Outcome.NOT_APPLICABLE
 
 
 def _paired(pairs: list[list[tuple[int, int]]]) -> TrainingRecord:

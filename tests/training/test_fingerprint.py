@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from pytest_ddl.batch_records import InputRecord
 from pytest_ddl.training import fingerprint
 from pytest_ddl.training.consumption import Consumption, Digest, Part, as_ids, digest
 
@@ -68,7 +69,8 @@ def test_each_tensor_of_an_example_has_a_hash():
 
 def test_large_batches_are_only_counted(monkeypatch):
     monkeypatch.setattr("pytest_ddl.training.consumption.LARGEST", 10)
-    assert digest((Part("dense", 0, 1),), [ROWS]) == Digest(64)
+    found = digest((Part("dense", 0, 1),), [ROWS])
+    assert (found.size, found.fingerprints, found.inputs) == (64, None, (InputRecord(ROWS.shape[:2]),))
 
 
 def test_batches_come_from_threads_and_leave_by_replica():

@@ -1,39 +1,45 @@
-"""Leave out calls of ``strategy.run`` that consume no examples, or the examples of an earlier call again."""
+"""Find the examples among the inputs of the replica functions, and leave out what is not or no new examples."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import numpy as np
+
+from pytest_ddl.batch_records import BatchOrigin, InputRecord
 from pytest_ddl.records import BatchRecord, StepRecord, TrainingRecord
+from pytest_ddl.training import fingerprint
 
 _Calls = dict[int, list[BatchRecord]]
 """Replica -> the batches of its calls in a step, in order."""
+_Input = tuple[int, int]
+"""Position of a call among those of its replica in a step, and position of an input of the call."""
 
 
 def data_calls(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[TrainingRecord, TrainingRecord]:
     """Return both runs without the inputs of calls that are not examples.
 
     Each replica gets a share of the examples. An input that has as many rows on every replica as on one device, in
-    every step, is a value of each replica. If no call has shares, nothing is removed, because then the data itself is
-    not divided.
+    every step, is a value of each replica. If no input has shares, the data itself is not divided. Then only inputs
+    are removed that are no global batch. What the program computed from examples may differ by rounding, so it counts
+    only if it does not differ.
     """
-    shared, whole = set[int](), set[int]()
-    for step in range(1, min(reference.num_steps, distributed.num_steps) + 1):
-        ours, theirs = _calls(reference, step), _calls(distributed, step)
-        if list(ours) != [0] or len(theirs) < 2:
-            continue
-        for position, batch in enumerate(ours[0]):
-            parts = [calls[position].size for calls in theirs.values() if position < len(calls)]
-            if not parts:
-                continue  # this step does not make the call
-            if len(parts) == len(theirs) and all(size == batch.size for size in parts):
-                whole.add(position)
-            else:
-                shared.add(position)
-    whole -= shared
-    if not whole or not _divided(reference, distributed, shared):
-        return reference, distributed
-    return _without(reference, whole), _without(distributed, whole)
+    return _without_computed(*_divided_inputs(reference, distributed))
+
+
+def _divided_inputs(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[TrainingRecord, TrainingRecord]:
+    shared, whole = _divisions(reference, distributed, 0)
+    if _add_up(reference, distributed, shared):
+        return _both(reference, distributed, lambda batch, at: _without(batch, at, whole - shared))
+    across, along = _divisions(reference, distributed, 1)
+    if whole and not shared and not along and _add_up(reference, distributed, across, 1):
+        return _both(reference, distributed, lambda batch, at: _second_axis(batch, at, across))
+    if not shared:
+        values = {place for place in whole if not _may_be_data(reference, distributed, place)}
+        return _both(reference, distributed, lambda batch, at: _without(batch, at, values, empty=True))
+    return reference, distributed
 
 
 def without_repeats(reference: TrainingRecord, distributed: TrainingRecord) -> TrainingRecord:
@@ -56,15 +62,93 @@ def without_repeats(reference: TrainingRecord, distributed: TrainingRecord) -> T
     return replace(distributed, ranks=tuple(ranks))
 
 
-def _divided(reference: TrainingRecord, distributed: TrainingRecord, positions: set[int]) -> bool:
-    """Return whether the replicas' shares of some call add up to the input of one device."""
-    for step in range(1, min(reference.num_steps, distributed.num_steps) + 1):
+def _without_computed(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[TrainingRecord, TrainingRecord]:
+    """Return both runs without the contents of batches that were computed from examples, if these contents differ."""
+    records = reference, distributed
+    batches = [batch for record in records for step in range(1, record.num_steps + 1) for batch in record.batches(step)]
+    origins = {batch.origin for batch in batches if batch.size}
+    if BatchOrigin.DERIVED not in origins or all(_same_computed(*records, step) for step in _common(*records)):
+        return records
+    again = BatchOrigin.ELEMENT in origins
+
+    def change(batch: BatchRecord, _call: int) -> BatchRecord | None:
+        if batch.origin is not BatchOrigin.DERIVED:
+            return batch
+        return None if again else replace(batch, fingerprints=None, columns=(), inputs=())
+
+    return _both(*records, change)
+
+
+def _same_computed(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> bool:
+    ours, theirs = (
+        Counter(
+            name
+            for batch in record.batches(step)
+            if batch.origin is BatchOrigin.DERIVED
+            for name in batch.fingerprints or ()
+        )
+        for record in (reference, distributed)
+    )
+    return ours == theirs
+
+
+def _common(reference: TrainingRecord, distributed: TrainingRecord) -> range:
+    return range(1, min(reference.num_steps, distributed.num_steps) + 1)
+
+
+def _divisions(reference: TrainingRecord, distributed: TrainingRecord, axis: int) -> tuple[set[_Input], set[_Input]]:
+    """Return the inputs of which a replica has other numbers of rows than one device, and those with equal numbers."""
+    shared, whole = set[_Input](), set[_Input]()
+    for place, size, parts, replicas in _sizes(reference, distributed, axis):
+        (whole if len(parts) == replicas and all(part == size for part in parts) else shared).add(place)
+    return shared, whole - shared
+
+
+def _add_up(reference: TrainingRecord, distributed: TrainingRecord, inputs: set[_Input], axis: int = 0) -> bool:
+    """Return whether the replicas' shares of some input add up to the input of one device."""
+    return any(
+        place in inputs and sum(parts) == size for place, size, parts, _n in _sizes(reference, distributed, axis)
+    )
+
+
+def _sizes(
+    reference: TrainingRecord, distributed: TrainingRecord, axis: int
+) -> Iterator[tuple[_Input, int, list[int], int]]:
+    """Yield each input with its size on one device, its sizes on the replicas, and the number of replicas."""
+    for step in _common(reference, distributed):
         ours, theirs = _calls(reference, step), _calls(distributed, step)
-        for position in positions:
-            parts = [calls[position].size for calls in theirs.values() if position < len(calls)]
-            if position < len(ours.get(0, ())) and sum(parts) == ours[0][position].size:
+        if list(ours) != [0] or len(theirs) < 2:
+            continue
+        for call, batch in enumerate(ours[0]):
+            others = [inputs_of(calls[call]) for calls in theirs.values() if call < len(calls)]
+            for at, own in enumerate(inputs_of(batch)):
+                parts = [given[at].shape[axis] for given in others if at < len(given) and axis < len(given[at].shape)]
+                if parts and axis < len(own.shape):  # otherwise this step does not make the call
+                    yield (call, at), own.shape[axis], parts, len(theirs)
+
+
+def inputs_of(batch: BatchRecord) -> tuple[InputRecord, ...]:
+    """Return the inputs of a call; older records and simulated ones have only its examples."""
+    return batch.inputs or (InputRecord((batch.size,), batch.fingerprints),)
+
+
+def _may_be_data(reference: TrainingRecord, distributed: TrainingRecord, place: _Input) -> bool:
+    """Return whether an input that is the same size everywhere may be a batch that the program forgot to divide.
+
+    It is none if no iterator gave it, and if it is constant or has another size than the global batch.
+    """
+    call, at = place
+    contents, sizes = set[tuple[int, ...] | None](), set[int]()
+    for step in range(1, reference.num_steps + 1):
+        for batch in _calls(reference, step).get(0, ())[call : call + 1]:
+            if batch.origin is not BatchOrigin.ARGUMENT or not batch.inputs:
                 return True
-    return False
+            one = batch.inputs[at] if at < len(batch.inputs) else None
+            contents.add(None if one is None else batch.fingerprints if len(batch.inputs) == 1 else one.hashes)
+            sizes.add(0 if one is None else one.rows)
+    is_constant = len(contents) == 1 and None not in contents and reference.num_steps > 1
+    declared = distributed.global_batch_size
+    return not (is_constant or (declared is not None and declared not in sizes))
 
 
 def _calls(record: TrainingRecord, step: int) -> _Calls:
@@ -74,8 +158,18 @@ def _calls(record: TrainingRecord, step: int) -> _Calls:
     return found
 
 
-def _without(record: TrainingRecord, positions: set[int]) -> TrainingRecord:
-    ranks = []
+def _both(
+    reference: TrainingRecord, distributed: TrainingRecord, change: Callable[[BatchRecord, int], BatchRecord | None]
+) -> tuple[TrainingRecord, TrainingRecord]:
+    return _changed(reference, change), _changed(distributed, change)
+
+
+def _changed(record: TrainingRecord, change: Callable[[BatchRecord, int], BatchRecord | None]) -> TrainingRecord:
+    """Return a run with changed batches, without those for which ``change`` returns ``None``; itself if all stay.
+
+    :param change: takes a batch and the position of its call.
+    """
+    ranks, differs = [], False
     for rank in record.ranks:
         steps = []
         for step in rank.steps:
@@ -84,11 +178,43 @@ def _without(record: TrainingRecord, positions: set[int]) -> TrainingRecord:
             for batch in step.batches:
                 position = seen.get(batch.replica, 0)
                 seen[batch.replica] = position + 1
-                if position not in positions:
-                    kept.append(batch)
-            steps.append(replace(step, batches=tuple(kept)))
+                kept.append(change(batch, position))
+            differs = differs or any(new is not old for new, old in zip(kept, step.batches, strict=True))
+            steps.append(replace(step, batches=tuple(batch for batch in kept if batch is not None)))
         ranks.append(replace(rank, steps=tuple(steps)))
-    return replace(record, ranks=tuple(ranks))
+    return replace(record, ranks=tuple(ranks)) if differs else record
+
+
+def _without(batch: BatchRecord, call: int, places: set[_Input], empty: bool = False) -> BatchRecord | None:
+    """Return a batch without some inputs; ``None`` if none is left, or a batch without examples if ``empty``."""
+    given = inputs_of(batch)
+    kept = tuple(item for at, item in enumerate(given) if (call, at) not in places)
+    if len(kept) == len(given):
+        return batch
+    if not kept:
+        return replace(batch, size=0, fingerprints=None, columns=(), inputs=()) if empty else None
+    size = kept[0].rows
+    columns = tuple(item.hashes for item in kept if item.rows == size and item.hashes is not None)
+    known = len(columns) == sum(item.rows == size for item in kept)
+    return replace(
+        batch,
+        size=size,
+        fingerprints=fingerprint.combine([np.array(c, np.uint64) for c in columns]) if known else None,
+        columns=columns if known and len(columns) > 1 else (),
+        inputs=kept,
+    )
+
+
+def _second_axis(batch: BatchRecord, call: int, places: set[_Input]) -> BatchRecord:
+    """Return a batch with the number of examples along the second axis, as sequences have that begin with time.
+
+    The contents were hashed along the first axis, so they tell nothing about the examples.
+    """
+    given = inputs_of(batch)
+    at = next((at for at in range(len(given)) if (call, at) in places and len(given[at].shape) > 1), None)
+    if at is None:
+        return batch
+    return replace(batch, size=given[at].shape[1], fingerprints=None, columns=(), inputs=())
 
 
 def _repeats(reference: TrainingRecord, step: StepRecord) -> set[int]:
