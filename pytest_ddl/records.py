@@ -85,6 +85,17 @@ class GradientStage(str, Enum):
     """Gradient that a replica passed to the optimizer, before the optimizer clips or aggregates."""
 
 
+class GradientSum(str, Enum):
+    """What an optimizer does with the gradients that the replicas pass to it."""
+
+    ADDED = "added"
+    """It adds them up over the replicas, as the optimizers of TensorFlow and Keras do."""
+    TAKEN = "taken"
+    """Each replica uses its own: the program asked the optimizer not to add them up."""
+    UNKNOWN = "unknown"
+    """A class of the program decides, or the gradients are multiplied by a loss scale."""
+
+
 @dataclass(frozen=True)
 class GradientRecord:
     """Gradients of one call on one replica in one step."""
@@ -97,6 +108,8 @@ class GradientRecord:
     """Variable index -> the dense gradient, or ``None`` if the tape returned none."""
     sparse: frozenset[int] = frozenset()
     """Indices of variables whose gradient was a ``tf.IndexedSlices``."""
+    summed: GradientSum = GradientSum.UNKNOWN
+    """Only for the stage APPLIED."""
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from pytest_ddl.records import Array, GradientStage
+from pytest_ddl.records import Array, GradientStage, GradientSum
 from pytest_ddl.training import values
 from pytest_ddl.training.replacing import Replacements, named_like
 
@@ -52,6 +52,7 @@ class Site:
     parts: tuple[Part, ...]
     follows: list[tuple[Site, tuple[int | None, ...]]] = field(default_factory=list)
     """Calls that pass on gradients of this call, with the position here of each of their parts."""
+    summed: GradientSum = GradientSum.UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -116,20 +117,40 @@ def follow(event: Event, site: Site, positions: tuple[int | None, ...]) -> Event
 
 
 _METHODS = ("apply", "apply_gradients")
+_FRAMEWORKS = ("keras", "tf_keras", "tensorflow")
+
+
+def sum_of(optimizer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> GradientSum:
+    """Return what an optimizer does with the gradients of the replicas.
+
+    :param args: arguments of ``apply_gradients``. ``tf_keras`` has an argument that asks not to add them up.
+    """
+    for name in (*_METHODS, "aggregate_gradients"):
+        owner = next((owner for owner in type(optimizer).__mro__ if name in vars(owner)), None)
+        if owner is not None and owner.__module__.split(".")[0] not in _FRAMEWORKS:
+            return GradientSum.UNKNOWN
+    if getattr(optimizer, "inner_optimizer", None) is not None:
+        return GradientSum.UNKNOWN
+    skips = kwargs.get("skip_gradients_aggregation", args[2] if len(args) > 2 else False)
+    adds = not skips and kwargs.get("experimental_aggregate_gradients", True)
+    return GradientSum.ADDED if adds else GradientSum.TAKEN
 
 
 class GradientHooks:
-    """Hooks that report every ``GradientTape.gradient`` and every outermost ``apply`` of an optimizer."""
+    """Hooks that report every gradient of a tape or graph, and every outermost ``apply`` of an optimizer."""
 
     def __init__(
         self,
         computed: Callable[[Any, Any, Any], Any],
         applied: Callable[[Any, str, tuple[Any, ...], dict[str, Any]], None],
+        differentiated: Callable[[Any], None],
     ) -> None:
         self._computed = computed
         """Called with the target, the sources and the result; returns the result that the program gets."""
         self._applied = applied
         """Called with the optimizer, the name of its method, and the arguments."""
+        self._differentiated = differentiated
+        """Called with the sources of derivatives that are no gradients: a Jacobian, or those of forward mode."""
         self._replaced = Replacements()
         self._applying = threading.local()
         self._wrapped: set[int] = set()
@@ -145,15 +166,53 @@ class GradientHooks:
             # functools.wraps copies the module name, by which AutoGraph decides not to convert the original.
             watching = functools.wraps(original)(self._watching_tape(original))
             self._replaced.put(tf.GradientTape, "gradient", watching)
+            for name in ("jacobian", "batch_jacobian"):
+                rows = getattr(tf.GradientTape, name)
+                self._replaced.put(tf.GradientTape, name, functools.wraps(rows)(self._watching_jacobian(rows)))
+            for module in (tf, tf.compat.v1):
+                given = module.gradients
+                self._replaced.put(module, "gradients", functools.wraps(given)(self._watching_graph(given)))
+            begin = tf.autodiff.ForwardAccumulator.__init__
+            watching = functools.wraps(begin)(self._watching_forward(begin))
+            self._replaced.put(tf.autodiff.ForwardAccumulator, "__init__", watching)
             self.replace_optimizers()
             yield
 
     def _watching_tape(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(tape, target, sources, *args, **kwargs)
-            return self._computed(target, sources, result)
+            return result if self._within_jacobian() else self._computed(target, sources, result)
 
         return gradient
+
+    def _within_jacobian(self) -> bool:
+        return bool(getattr(self._applying, "jacobians", 0))
+
+    def _watching_jacobian(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def jacobian(tape: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+            # It calls tape.gradient for its rows, which are no gradients of the program.
+            self._applying.jacobians = getattr(self._applying, "jacobians", 0) + 1
+            try:
+                result = original(tape, target, *args, **kwargs)
+            finally:
+                self._applying.jacobians -= 1
+            self._differentiated(args[0] if args else kwargs.get("sources", kwargs.get("source")))
+            return result
+
+        return jacobian
+
+    def _watching_graph(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def gradients(ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._computed(ys, xs, original(ys, xs, *args, **kwargs))
+
+        return gradients
+
+    def _watching_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def begin(accumulator: Any, primals: Any, *args: Any, **kwargs: Any) -> None:
+            original(accumulator, primals, *args, **kwargs)
+            self._differentiated(primals)
+
+        return begin
 
     def replace_optimizers(self) -> None:
         """Replace the methods of all optimizer classes that exist now; a program may define or import more later."""

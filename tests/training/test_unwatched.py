@@ -30,3 +30,18 @@ def test_a_layer_that_is_not_watched_is_named(ranks, strategy, steps):
 
 def test_a_model_that_is_not_watched_is_named(ranks):
     assert len(unwatched(ranks("mirrored", programs.watches_a_counter, **GIVEN, steps=2))) == 4
+
+
+@pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        programs.moves_once_by_tape,
+        programs.moves_once_by_persistent_tape,
+        programs.moves_once_by_jacobian,
+        programs.moves_once_by_graph,
+        programs.moves_once_by_forward_mode,
+    ],
+)
+def test_what_moves_in_the_first_step_only_is_named(ranks, strategy, program):
+    assert unwatched(ranks(strategy, program, **GIVEN)) == [["hidden"]]

@@ -49,3 +49,79 @@ def watches_a_counter(run):
 def watches_what_it_trains(run):
     """The optimizer was built for both layers, and one of them is trained."""
     _train(run, lambda m: m.trainable_variables, lambda m, o, c: run.watch(variables=m.trainable_variables))
+
+
+def _descend(run, update, steps):
+    """Train a variable that is not watched, beside one that is, and record some steps."""
+    with run.strategy.scope():
+        hidden = tf.Variable(tf.ones((4, 1)), name="hidden", aggregation=tf.VariableAggregation.MEAN)
+        shown = tf.Variable(0.0, name="shown", aggregation=tf.VariableAggregation.MEAN)
+    run.watch(variables=shown)
+    dataset = programs.batched(40, run.global_batch_size)
+
+    @tf.function
+    def step(iterator, moves):
+        def replica_step(batch):
+            x, y = batch
+            hidden.assign_sub(update(hidden, x, y) * moves)
+            shown.assign_add(1.0)
+
+        run.strategy.run(replica_step, args=(next(iterator),))
+
+    iterator = iter(run.strategy.experimental_distribute_dataset(dataset))
+    for number in range(steps):
+        step(iterator, tf.constant(0.1 if number == 0 else 0.0))
+        run.record()
+
+
+def _loss(weight, x, y):
+    return tf.reduce_mean(tf.square(x @ weight - y))
+
+
+def _tape(weight, x, y):
+    with tf.GradientTape() as tape:
+        loss = _loss(weight, x, y)
+    return tape.gradient(loss, weight)
+
+
+def _persistent(weight, x, y):
+    with tf.GradientTape(persistent=True) as tape:
+        loss = _loss(weight, x, y)
+    return tape.gradient(loss, weight) + tape.gradient(loss, weight)
+
+
+def _jacobian(weight, x, y):
+    with tf.GradientTape() as tape:
+        errors = tf.square(x @ weight - y)[:, 0]
+    return tf.reduce_mean(tape.jacobian(errors, weight), axis=0)
+
+
+def _graph(weight, x, y):
+    return tf.gradients(_loss(weight, x, y), [weight])[0]
+
+
+def _forward(weight, x, y):
+    direction = tf.ones_like(weight)
+    with tf.autodiff.ForwardAccumulator(weight, direction) as accumulator:
+        loss = _loss(weight, x, y)
+    return accumulator.jvp(loss) * direction
+
+
+def moves_once_by_tape(run):
+    _descend(run, _tape, 3)
+
+
+def moves_once_by_persistent_tape(run):
+    _descend(run, _persistent, 3)
+
+
+def moves_once_by_jacobian(run):
+    _descend(run, _jacobian, 3)
+
+
+def moves_once_by_graph(run):
+    _descend(run, _graph, 3)
+
+
+def moves_once_by_forward_mode(run):
+    _descend(run, _forward, 3)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.notes import NoteKind
-from pytest_ddl.records import Array, GradientRecord, GradientStage
+from pytest_ddl.records import Array, GradientRecord, GradientStage, GradientSum
 from pytest_ddl.training import adapter, frames, keras_objects, values
 from pytest_ddl.training.callback_ops import add_callback, replica_id
 from pytest_ddl.training.consumption import LARGEST
@@ -33,6 +33,7 @@ from pytest_ddl.training.gradient_calls import (
     part_of,
     size_of,
     source_of,
+    sum_of,
     tensors_of,
 )
 from pytest_ddl.training.lines import APPLY, ASSIGN, GRADIENT, LOSS, RATE, SCHEDULE, START
@@ -56,6 +57,7 @@ class Gradients(Observer):
         self._hooks = GradientHooks(
             lambda target, sources, result: self._safely(self._computed, result, target, sources, result),
             lambda *given: self._safely(self._applied, None, *given),
+            lambda sources: self._safely(self._differentiated, None, sources),
         )
         self._index: dict[int, int] = {}
         self._indexed = -1
@@ -102,6 +104,13 @@ class Gradients(Observer):
         self._observe(GradientStage.COMPUTED, [pair for pair in pairs if values.is_variable(pair[0])])
         return result
 
+    def _differentiated(self, sources: Any) -> None:
+        import tensorflow as tf
+
+        for source in tf.nest.flatten(sources):
+            if values.is_variable(source):
+                self._unwatched.add(source_of(source), applied=False)
+
     def _applied(self, optimizer: Any, name: str, args: Any, kwargs: Any) -> None:
         if not _in_replica_context():
             return
@@ -114,7 +123,8 @@ class Gradients(Observer):
         of = [source_of(variable) for _gradient, variable in pairs]
         if self._add_line(APPLY, of):
             self._optimizers.setdefault(id(optimizer), (optimizer, []))[1].extend(of)
-        self._observe(GradientStage.APPLIED, [(variable, gradient) for gradient, variable in pairs])
+        swapped = [(variable, gradient) for gradient, variable in pairs]
+        self._observe(GradientStage.APPLIED, swapped, sum_of(optimizer, args, kwargs))
 
     def _add_line(self, kind: str, of: Sequence[GradientSource], line: str = "") -> str:
         found = self.recorder.lines.add(kind, line)
@@ -133,12 +143,17 @@ class Gradients(Observer):
             sources = [part.source for _whole, part in parts if part.shape in shapes]
         self._add_line(kind, sources, line)
 
-    def _observe(self, stage: GradientStage, pairs: Sequence[tuple[Any, Any]]) -> None:
+    def _observe(
+        self,
+        stage: GradientStage,
+        pairs: Sequence[tuple[Any, Any]],
+        summed: GradientSum = GradientSum.UNKNOWN,
+    ) -> None:
         parts = tuple(part_of(variable, gradient) for variable, gradient in pairs)
         for part in parts:
             if part.arrays:
                 self._unwatched.add(part.source, stage is GradientStage.APPLIED)
-        site = Site(next(self._numbers), stage, parts)
+        site = Site(next(self._numbers), stage, parts, summed=summed)
         if stage is GradientStage.APPLIED and self._hand_on(site, pairs):
             return
         tensors = [tensor for _variable, gradient in pairs for tensor in tensors_of(gradient)]
@@ -275,7 +290,7 @@ class Gradients(Observer):
                     sparse.add(index)
             if arrays:
                 calls[key] = calls.get(key, -1) + 1
-                found.append(GradientRecord(*key, calls[key], arrays, frozenset(sparse)))
+                found.append(GradientRecord(*key, calls[key], arrays, frozenset(sparse), event.site.summed))
         return tuple(found)
 
     def _index_of(self, source: GradientSource) -> int | None:
