@@ -46,12 +46,13 @@ def record(*histories, broken=(), gradient=1.0):
         }
 
     def gradients(step):
+        share = gradient / len(histories)
         return tuple(
             GradientRecord(
                 replica,
                 GradientStage.COMPUTED,
                 0,
-                {0: np.array([INF if step == 2 and replica in broken else gradient, gradient])},
+                {0: np.array([INF if step == 2 and replica in broken else share, share])},
             )
             for replica in range(len(histories))
         )

@@ -9,6 +9,7 @@ from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
 from pytest_ddl.equivalence.diagnosis.case import Case
 from pytest_ddl.equivalence.diagnosis.diagnose import diagnose
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Differences, Place
+from pytest_ddl.equivalence.evidence.hidden_scale import Certainty, HiddenScale, hidden_scale
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, of_kind, unwatched
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
@@ -17,6 +18,7 @@ from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, no
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "STEP-EQ"
+_TOO_LARGE, _TOO_SMALL = "gradient-scaled-by-replica-count", "gradient-scaled-by-inverse-replica-count"
 
 
 def check_step_equality(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
@@ -63,7 +65,34 @@ def _without_difference(comparison: Comparison, found: Differences) -> CheckResu
         return inconclusive(CHECK, left_out, in_program=True)
     if not any(comparison.tolerance.moved(v.index, steps) for v in of_kind(reference, VariableKind.TRAINABLE)):
         return inconclusive(CHECK, "no trainable variable moved on one device, so equal weights prove nothing")
+    hidden = hidden_scale(comparison)
+    if hidden is not None:
+        return _hidden(comparison, hidden)
     return passed(CHECK, f"{found.compared} components over {steps} steps")
+
+
+def _hidden(comparison: Comparison, hidden: HiddenScale) -> CheckResult:
+    """Report a gradient that differs although the weights agree."""
+    replicas, name = comparison.distributed.num_replicas, hidden.variable.name
+    causes = {float(replicas): _TOO_LARGE, 1.0 / replicas: _TOO_SMALL}
+    cause = next((cause for factor, cause in causes.items() if hidden.is_factor(factor)), None)
+    times = "not a multiple" if hidden.factor is None else f"{hidden.factor:.4g} x that"
+    what = f"the gradient of {name} in step {hidden.step} is {times} of one device"
+    if hidden.certainty is Certainty.AMBIGUOUS or cause is None:
+        reason = f"{what}, and the update hides its scale, so equal weights do not prove that it is right"
+        return inconclusive(CHECK, reason, in_program=True)
+    finding = Finding(
+        check=CHECK,
+        message=f"{what}, although the weights are equal: the update hides the scale",
+        cause=cause,
+        step=hidden.step,
+        variable=name,
+        error=hidden.error,
+        tolerance=hidden.bound,
+        fix=fix_of(cause),
+        evidence="the gradients that the replicas pass to the optimizer were added up as the optimizer does it",
+    )
+    return failed(CHECK, [finding])
 
 
 def initial_weights(first: tuple[Place, ...], check: str = CHECK) -> Finding:
