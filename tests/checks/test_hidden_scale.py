@@ -142,3 +142,14 @@ def by_hand(way: Way, replicas: int, op: str | None) -> TrainingRecord:
 def test_updates_by_hand(computed: Any, op: str | None, outcome: Outcome) -> None:
     reference, distributed = (by_hand(Way(computed=computed), replicas, op) for replicas in (1, 2))
     assert judged(reference, distributed).outcome is outcome
+
+
+@pytest.mark.parametrize("limit", [normalized, always_clipped, signs])
+@pytest.mark.parametrize("computed", [global_mean, local_mean])
+def test_a_limit_of_the_program_hides_the_scale_too(limit: Update, computed: Any) -> None:
+    def handed(parts: Any, _step: int) -> Any:
+        return [limit(added(parts))] * len(parts)
+
+    way = Way(computed=computed, handed=handed)
+    found = judged(run(way, plain, 1), run(way, plain, 2, GradientSum.TAKEN))
+    assert found.outcome is (Outcome.PASS if computed is global_mean else Outcome.INCONCLUSIVE)

@@ -31,6 +31,7 @@ TOPICS = (
     "translation",
     "misleading",
     "terms",
+    "hidden_scales",
 )
 
 PLANTED: tuple[Planted, ...] = tuple(

@@ -63,34 +63,66 @@ def hidden_scale(comparison: Comparison) -> HiddenScale | None:
     ambiguous = None
     pairs = zip(reference.variables, distributed.variables, strict=False)
     for variable in (ours for ours, theirs in pairs if ours.kind is theirs.kind is VariableKind.TRAINABLE):
-        if _is_proven_by_slots(comparison, variable):
-            continue
-        different = next(_different(comparison, variable), None)
-        if different is None or _moves_by_multiples(comparison, variable):
-            continue
-        if different.certainty is Certainty.CERTAIN:
+        different = next(_handed(comparison, variable), None) if _may_hide(comparison, variable) else None
+        if different is not None and different.certainty is Certainty.CERTAIN:
             return different
+        if different is None and _is_limited(reference, variable, comparison):
+            different = next(_reduced(comparison, variable), None)
         ambiguous = ambiguous or different
     return ambiguous
 
 
-def _different(comparison: Comparison, variable: VariableRecord) -> Iterator[HiddenScale]:
+def _handed(comparison: Comparison, variable: VariableRecord) -> Iterator[HiddenScale]:
     """Yield what differs at the last place before the update at which gradients were recorded."""
     for step in range(1, comparison.steps + 1):
         applied = _paired(comparison, step, GradientStage.APPLIED)
-        if applied is not None:
-            for ours, theirs in applied:
-                yield from _compared(comparison, variable, step, ours, theirs)
-            continue
-        received = _received(comparison, variable, step)
-        if received is not None:
-            yield from _unlike(comparison, variable, step, *received, Certainty.AMBIGUOUS)
-            continue
-        computed = (gradients.by_replica(record, step, GradientStage.COMPUTED) for record in comparison.records)
-        ours_of, theirs_of = (gradients.total(parts) for parts in computed)
-        if variable.index in ours_of and variable.index in theirs_of:
-            both = ours_of[variable.index], theirs_of[variable.index]
+        if applied is None:
+            yield from _reduced(comparison, variable, range(step, step + 1))
+        for ours, theirs in applied or ():
+            yield from _compared(comparison, variable, step, ours, theirs)
+
+
+def _reduced(comparison: Comparison, variable: VariableRecord, steps: range | None = None) -> Iterator[HiddenScale]:
+    """Yield what differs after the program's own reduction of a gradient, or else in the sum of the replicas."""
+    for step in range(1, comparison.steps + 1) if steps is None else steps:
+        both = _received(comparison, variable, step)
+        if both is None:
+            ours, theirs = (
+                gradients.total(gradients.by_replica(record, step, GradientStage.COMPUTED)).get(variable.index)
+                for record in comparison.records
+            )
+            both = None if ours is None or theirs is None else (ours, theirs)
+        if both is not None:
             yield from _unlike(comparison, variable, step, *both, Certainty.AMBIGUOUS)
+
+
+def _may_hide(comparison: Comparison, variable: VariableRecord) -> bool:
+    return not _is_proven_by_slots(comparison, variable) and not _moves_by_multiples(comparison, variable)
+
+
+def _is_limited(reference: TrainingRecord, variable: VariableRecord, comparison: Comparison) -> bool:
+    """Return whether the program itself limits the size of a gradient before it passes it to the optimizer.
+
+    The gradient is then another multiple of the computed one in each step, or has one size in all its elements.
+    """
+    factors: list[float] = []
+    for step in range(1, reference.num_steps + 1):
+        ours, given = (
+            gradients.by_replica(reference, step, stage).get(0, {}).get(variable.index)
+            for stage in (GradientStage.COMPUTED, GradientStage.APPLIED)
+        )
+        if ours is None or given is None or ours.shape != given.shape or not (all_finite(ours) and all_finite(given)):
+            continue
+        if given.size > 1 and magnitude(given) and np.all(np.isin(np.abs(given), (0.0, magnitude(given)))):
+            return True
+        factor = coefficient(given, ours)
+        bound = _slack(comparison, variable, step, [ours, given])
+        if factor is None or difference(given, factor * ours).error > bound:
+            return False
+        factors.append(factor)
+        if abs(factor - factors[0]) * magnitude(ours) > 2 * bound:
+            return True
+    return False
 
 
 def _paired(
