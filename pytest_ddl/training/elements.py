@@ -1,4 +1,4 @@
-"""Tell which tensors of a program are parts of an element that an iterator gave.
+"""Find the tensors of a program that are parts of an element of an iterator.
 
 A program passes more to ``strategy.run`` than its batch: masks, weights of classes, a learning rate, outputs of a
 teacher. Only the parts of an element are examples for certain.

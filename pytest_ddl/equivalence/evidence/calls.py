@@ -208,7 +208,7 @@ def _without(batch: BatchRecord, call: int, places: set[_Input], empty: bool = F
 def _second_axis(batch: BatchRecord, call: int, places: set[_Input]) -> BatchRecord:
     """Return a batch with the number of examples along the second axis, as sequences have that begin with time.
 
-    The contents were hashed along the first axis, so they tell nothing about the examples.
+    The contents were hashed along the first axis, so they do not identify the examples.
     """
     given = inputs_of(batch)
     at = next((at for at in range(len(given)) if (call, at) in places and len(given[at].shape) > 1), None)

@@ -32,7 +32,7 @@ _CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
 class Certainty(Enum):
-    """Whether a gradient is the one that the update uses."""
+    """How sure it is that an update uses a gradient as it was recorded."""
 
     CERTAIN = auto()
     AMBIGUOUS = auto()
