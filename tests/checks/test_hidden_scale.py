@@ -91,6 +91,14 @@ def test_a_right_gradient(update: Update, summed: GradientSum) -> None:
     )
 
 
+@pytest.mark.parametrize(("share", "outcome"), [(1e-9, Outcome.PASS), (0.3, Outcome.INCONCLUSIVE)])
+def test_less_than_one_example_is_no_doubt(share: float, outcome: Outcome) -> None:
+    def handed(parts: Any, _step: int) -> Any:
+        return [scaled(part, 1 + share) for part in parts]
+
+    assert judged(run(Way(), signs, 1), run(Way(handed=handed), signs, 2)).outcome is outcome
+
+
 def test_gradients_that_the_program_averages_itself() -> None:
     def averaged(parts: Any, _step: int) -> Any:
         return [added(parts, 1 / len(parts))] * len(parts)

@@ -18,7 +18,7 @@ from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficien
 from pytest_ddl.equivalence.evidence.combination import solve
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.effective import settings_of
-from pytest_ddl.equivalence.evidence.observe import is_asynchronous, of_kind, update
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, of_kind, sizes, update
 from pytest_ddl.records import (
     GradientRecord,
     GradientStage,
@@ -47,12 +47,14 @@ class HiddenScale:
     step: int
     factor: float | None
     """Gradient of the strategy / gradient of one device; ``None`` if no factor makes them equal."""
+    slack: float
+    """Rounding error of the factor."""
     error: float
     bound: float
     certainty: Certainty
 
     def is_factor(self, wanted: float) -> bool:
-        return self.factor is not None and abs(self.factor - wanted) <= 1e-3 * wanted
+        return self.factor is not None and abs(self.factor - wanted) <= self.slack
 
 
 def hidden_scale(comparison: Comparison) -> HiddenScale | None:
@@ -196,14 +198,18 @@ def _unlike(
     """Yield the difference of two gradients if it is beyond rounding."""
     if desired.shape != actual.shape or not (all_finite(desired) and all_finite(actual)):
         return
-    bound = _slack(comparison, variable, step, [desired, actual, *parts])
+    slack = _slack(comparison, variable, step, [desired, actual, *parts])
     error = difference(actual, desired).error
+    # Training that amplifies rounding has no bound here. It stays below the effect of one example on the gradient.
+    examples = sum(sizes(comparison.reference, step).values())
+    bound = max(slack, magnitude(desired) / examples if examples else 0.0)
     if error <= bound:
         return
     factor = coefficient(actual, desired)
-    if factor is not None and difference(actual, factor * desired).error > (1 + abs(factor)) * bound:
+    allowed = (1 + abs(factor or 0.0)) * slack
+    if factor is not None and difference(actual, factor * desired).error > allowed:
         factor = None
-    yield HiddenScale(variable, step, factor, error, bound, certainty)
+    yield HiddenScale(variable, step, factor, allowed / (magnitude(desired) or 1.0), error, bound, certainty)
 
 
 def _slack(comparison: Comparison, variable: VariableRecord, step: int, values: Sequence[Float]) -> float:
