@@ -320,6 +320,14 @@ _CHECKPOINTS = (
         "Save the iterator's position, or skip(step * global batch) on a dataset with a fixed seed.",
     ),
     Cause(
+        "resume-random-wrong",
+        "After resuming, random numbers are drawn that belong to another step.",
+        "Save the state of the generator with the weights: track a tf.random.Generator in the tf.train.Checkpoint, or "
+        "save the state of keras.random.SeedGenerator (seed_generator.state). tf.random.normal and the like have a "
+        "state that nothing saves: draw with tf.random.stateless_* and a seed that contains the step.",
+        gone_without="random",
+    ),
+    Cause(
         "unsafe-checkpoint-path",
         "Several ranks write the same path.",
         "Save on every worker. Workers other than the chief must save to a temporary path of their own "

@@ -139,7 +139,9 @@ def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
         listener.end_phase("evaluation")
         listener.end_without_step()  # validation consumes examples that belong to no step
 
-    def on_epoch_begin(_self: Any, _epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(_self: Any, epoch: int, logs: Any = None) -> None:
+        if not listener.completed:
+            listener.fact("first_epoch", epoch)
         listener.begin()  # the program's callbacks may restore variables in on_train_begin
 
     methods: dict[str, Callable[..., Any]] = {"on_test_end": on_test_end, "on_epoch_begin": on_epoch_begin}

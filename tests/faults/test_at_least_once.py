@@ -33,6 +33,7 @@ class Judged:
     def __init__(self, findings=(), inconclusive=()):
         self.findings, self.inconclusive = list(findings), list(inconclusive)
         self.results, self.expectations, self.passed = [], {}, not findings and not inconclusive
+        self.excused, self.known, self.tolerance = (), (), None
 
 
 def of_a_lost_worker(last, judged, baseline=BASELINE):

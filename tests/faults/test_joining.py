@@ -206,5 +206,5 @@ def test_a_place_is_not_moved_by_values_that_are_expected():
 
 @pytest.mark.parametrize("limits", [{"max_lost_steps": 3}, {"always_loadable": True}])
 def test_a_limit_of_a_run_that_continued_at_an_unknown_step_is_broken(limits):
-    trial = Trial((Fault.parse("kill worker:0 before step 1"),), Verdict.EQUAL, "equal", attempts=2)
+    trial = Trial((Fault.parse("kill worker:0 before step 1"),), Verdict.EQUAL, attempts=2)
     assert "it is not known where the run continued" in Limits(**limits).broken_by(trial)
