@@ -91,9 +91,9 @@ def check_training(
     :param checks: names of the checks to run, all by default. A named check that does not apply is inconclusive.
     :param timeout: seconds for everything; with ``faults=``, for the comparison and for each attempt.
     :param seed: seed of Python, NumPy, TensorFlow and Keras in every run, given to the function as ``run.seed``.
-    :param faults: faults to inject after a comparison that has not failed: a text such as ``"kill worker:1 before step 3"``, a
-        list of them, a :class:`Fault`, a :class:`Sweep`, a generator, or ``"every point"``. The program is then started
-        again, and a :class:`FaultReport` is returned.
+    :param faults: faults to inject after a comparison that has not failed: a text such as
+        ``"kill worker:1 before step 3"``, a list of them, a :class:`Fault`, a :class:`Sweep`, a generator, or
+        ``"every point"``. The program is then started again, and a :class:`FaultReport` is returned.
     :param exact: with ``faults=``: a resumed run must end with the same bits as an uninterrupted one.
     :param max_lost_steps: maximum number of steps that a fault may cost.
     :param detected_within: maximum seconds from a fault to the end of all ranks.

@@ -20,6 +20,7 @@ from pytest_ddl.faults.unlike import differences, goes_on, other_draws
 from pytest_ddl.faults.verdict import Trial, Verdict
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training.faults import KINDS
+from pytest_ddl.training.point_log import WRITING, Reached
 
 Judge = Callable[[TrainingRecord], Report]
 """Function that judges a record of a run under the strategy, as the comparison without faults did."""
@@ -72,7 +73,29 @@ def _after_damage(trial: Trial, run: TrialRun, baseline: TrainingRecord) -> Tria
 def begun(run: TrialRun, plain: TrialRun) -> Trial:
     """Return a trial without a verdict, with the facts that follow from its points."""
     trial = Trial(run.schedule, Verdict.EXACT, detected=run.detected, resumed=run.resumed, attempts=len(run.attempts))
-    return replace(trial, notes=_other_points(run, plain), complete_save=_complete_save(run))
+    begun = [points for attempt in run.attempts[:-1] or run.attempts for points in attempt.points]
+    written = {one.note: None for points in begun for one in points if _begins_writing(one)}
+    return replace(
+        trial,
+        notes=_other_points(run, plain),
+        complete_save=_complete_save(run),
+        written=tuple(written),
+        in_writing=_in_writing(run),
+    )
+
+
+def _begins_writing(reached: Reached) -> bool:
+    return (reached.point.when, reached.point.phase) == ("before", WRITING)
+
+
+def _in_writing(run: TrialRun) -> str:
+    """Return the file in whose writing the last fault of a trial struck, or an empty text."""
+    for points in (points for attempt in reversed(run.attempts) for points in attempt.points):
+        for struck in reversed(points):
+            if struck.struck is not None and struck.point.phase == WRITING:
+                number = struck.point.number
+                return next(one.note for one in points if _begins_writing(one) and one.point.number == number)
+    return ""
 
 
 @dataclass(frozen=True)

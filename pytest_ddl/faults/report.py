@@ -171,6 +171,7 @@ class FaultReport:
             "seconds_to_detect": trial.detected,
             "seconds_to_resume": trial.resumed,
             "attempts": trial.attempts,
+            "written_outside_of_saves": trial.written,
             "cause": trial.finding.cause if trial.finding else None,
             "notes": trial.notes,
         }
@@ -193,6 +194,11 @@ class FaultReport:
             yield f"    {why}"
             if trial.recovered:
                 yield f"    {trial.message}"
+            if trial.in_writing:
+                yield f"    the fault struck while {trial.in_writing} was written"
+            elif trial.written and trial.verdict is not Verdict.NOT_INJECTED:
+                shown = ", ".join(trial.written[:3]) + (" …" if len(trial.written) > 3 else "")
+                yield f"    written outside of save calls before: {shown}. What they say must fit the save."
             fix = FIXES.get(trial.verdict, trial.finding.fix if trial.finding is not None else "")
             if fix:
                 yield f"    fix: {fix}"

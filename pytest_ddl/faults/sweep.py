@@ -43,9 +43,9 @@ class Sweep:
 
     kind: str = "kill"
     phases: Sequence[str] = PHASES
-    """Phases whose points are swept: ``training``, ``step``, ``save``, ``restore``, ``evaluation``."""
+    """Phases whose points are swept: ``training``, ``step``, ``save``, ``writing``, ``restore``, ``evaluation``."""
     writes: bool = True
-    """True to strike before each change of a file in a save too."""
+    """True to strike before each change of a file in a save or a writing too."""
     tasks: Sequence[str] | None = None
     """Tasks that are struck, for example ``["worker:1"]``; ``None`` for all of them."""
     points: Sequence[str] | None = None
@@ -213,7 +213,7 @@ def inject(injector: Injector, plan: Plan, limits: Limits) -> FaultReport:
     """
     started = time.monotonic()
     if isinstance(plan, Sweep):
-        injector.record(plan.writes and "save" in plan.phases)
+        injector.record(plan.writes and bool({"save", "writing"} & set(plan.phases)))
         trials = injector.sweep(plan)
     elif isinstance(plan, tuple):
         injector.record(any(fault.point.detail == "write" for fault in plan))

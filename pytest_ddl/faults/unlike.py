@@ -47,7 +47,10 @@ def goes_on(record: TrainingRecord, baseline: TrainingRecord, at: int) -> Findin
 
 
 def _fits_in_place(record: TrainingRecord, at: int, more: int) -> bool:
-    """Return whether the program knew how far it was: the epoch with which ``fit`` continued, or other than all steps."""
+    """Return whether the program knew how far it was.
+
+    ``fit`` has continued with a later epoch than the first. A loop has not made all steps once more.
+    """
     epochs = {rank.facts.get("first_epoch") for rank in record.ranks}
     known = epochs - {None}
     return min(known) > 0 if known else more != at
@@ -99,7 +102,7 @@ def _of_draw(draw: DrawRecord, rank: int, step: int) -> Finding:
         replica=draw.replica,
         worker=rank,
         fix=fix_of("resume-random-wrong"),
-        evidence=f"compared: what {draw.op} drew on replica {draw.replica} in step {step}, with and without interruption",
+        evidence=f"compared: what {draw.op} drew on replica {draw.replica} in step {step} without the interruption",
         operations=(draw.position,),
     )
 

@@ -10,11 +10,11 @@ from signal import SIGABRT, SIGKILL, SIGSTOP, SIGTERM
 from pytest_ddl.messages import did_you_mean
 
 TRAINING = "training"
-PHASES = ("training", "step", "save", "restore", "evaluation")
+PHASES = ("training", "step", "save", "writing", "restore", "evaluation")
 """Parts of a run that have points. The first has no number, because a run trains once."""
 DETAILS = ("batch", "collective", "write", "file")
 """Events in a phase that have points of their own. The index of a batch is the replica. The others count from 1: a
-collective starts, the rank changes a file of the run in a save, a file of a save is complete."""
+collective starts, the rank changes a file of the run in a save or a writing, a file of a save is complete."""
 _POINT = re.compile(r"(before|in|after) ([a-z]+)(?: (\d+))?(?:, ([a-z]+) (\d+))?")
 _FAULT = re.compile(r"([a-z-]+) ([a-z]+:\d+) (.+?)(?: of attempt (\d+))?(?: for ([\d.]+) s)?")
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from pytest_ddl.records import Array
 from pytest_ddl.training.damage import Held
@@ -23,6 +24,8 @@ from pytest_ddl.training.striking import connections_of_host, disturb, strike
 
 CONNECTIONS = "open connections of the task: {}"
 """Note at the point of a fault of the network."""
+WRITING = "writing"
+"""Phase in which the program writes a file of the run outside of a save. It lasts until the next point."""
 MOVING = "moving"
 """Note at the end of a save while steps went on."""
 
@@ -38,6 +41,16 @@ class Reached:
     """Fault that struck here."""
     note: str = ""
     """Description of the event, for example the call and the file of a write."""
+
+
+class Gate(Protocol):
+    """Interface of :class:`~pytest_ddl.training.write_gate.WriteGate`."""
+
+    def open(self) -> None:
+        """Count the changes of files from now on."""
+
+    def close(self) -> None:
+        """Let all changes pass again."""
 
 
 def path_of(folder: str, attempt: int, rank: int) -> Path:
@@ -74,33 +87,58 @@ class Points:
         self._ended = 0
         self._slow: Fault | None = None
         self._held: Held | None = None
+        self.gate: Gate | None = None
+        """Gate that counts the single changes of a file."""
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
 
-    def begin(self, phase: str, number: int | None = None) -> None:
+    def write(self, path: str) -> None:
+        """Enter the writing of a file outside of a save, before the file changes.
+
+        :param path: path of the file in the folder of the run.
+        """
+        self.begin(WRITING, note=path)
+        if self.gate is not None:
+            self.gate.open()
+
+    def _end_writing(self) -> None:
+        """Leave the writing of a file, at the next point: Python does not say when a file is closed."""
+        with self._lock:  # threads of TensorFlow reach points too
+            if not self._open or self._open[-1][0] != WRITING:
+                return
+            _, number = self._open.pop()
+        if self.gate is not None:
+            self.gate.close()
+        self._reach(Point("after", WRITING, number))
+
+    def begin(self, phase: str, number: int | None = None, note: str = "") -> None:
         """Enter a phase. Without a number, it is the next one of its kind."""
+        self._end_writing()
         number = self._next(phase, 0, "") if number is None else number
         self._open.append((phase, number))
         if phase == "step" and self._slow is not None:
             strike(self._slow)
-        self.reach(Point("before", phase, number))
+        self._reach(Point("before", phase, number), note)
 
     def end(self, phase: str, note: str = "") -> None:
         """Leave a phase. Nothing happens if the program is not in it."""
+        self._end_writing()
         if self._open and self._open[-1][0] == phase:
-            self.reach(Point("after", *self._open.pop()), note)
+            self._reach(Point("after", *self._open.pop()), note)
 
     def end_step(self, number: int) -> None:
         """Leave a step. A loop that the program writes enters none, so only its end is logged."""
         if number <= self._ended:
             return
         self._ended = number
+        self._end_writing()
         if self._open and self._open[-1][0] == "step":
             self.end("step")
         else:
-            self.reach(Point("after", "step", number))
+            self._reach(Point("after", "step", number))
 
     def leave(self, phase: str) -> None:
         """Leave a phase that has not taken place, for example a step for which there was no data."""
+        self._end_writing()
         if self._open and self._open[-1][0] == phase:
             self._open.pop()
 
@@ -109,15 +147,20 @@ class Points:
 
         :param index: the replica, or ``None`` to count the events of this kind in the phase.
         """
+        self._end_writing()
         if self._open:
             phase, number = self._open[-1]
             # Steps that run concurrently have no phase of their own. Their events are counted.
             index = None if phase == TRAINING else index
-            self.reach(
-                Point("in", phase, number, detail, self._next(phase, number, detail) if index is None else index)
-            )
+            place = self._next(phase, number, detail) if index is None else index
+            self._reach(Point("in", phase, number, detail, place))
 
     def reach(self, point: Point, note: str = "") -> None:
+        """Log a point that belongs to no phase that is entered and left."""
+        self._end_writing()
+        self._reach(point, note)
+
+    def _reach(self, point: Point, note: str = "") -> None:
         """Log a point. If faults of this run are set here, they strike after the line of the log was written."""
         if self._held is not None:
             self._damage(self._held, point)

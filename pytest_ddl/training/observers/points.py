@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, VariableKind
-from pytest_ddl.training import damage, lineage, notice
+from pytest_ddl.training import damage, lineage, notice, python_writes
 from pytest_ddl.training.callback_ops import add_callback
 from pytest_ddl.training.observers import saving
 from pytest_ddl.training.observers.base import Observer
@@ -31,7 +33,7 @@ class PointObserver(Observer):
         points = self.recorder.points = Points(path, own, self.settings.servers, cut_outside=self.settings.cut_outside)
         with ExitStack() as stack:
             stack.callback(points.close)
-            gate = self._gate(points, stack)
+            gate = points.gate = self._gate(points, stack)
             self._depth = 0
 
             def began(writes: bool) -> None:
@@ -58,7 +60,17 @@ class PointObserver(Observer):
                         points.end(phase, self._saved() if writes else "")
 
             stack.enter_context(saving.observed(lambda _call: None, began, ended))
+            thread, folder = threading.get_ident(), os.path.realpath(self.settings.tmp_path) + os.sep
+
+            def writes(path: str, _api: str) -> None:
+                # In a save, the files are those of the save. Threads of the program write at any time.
+                shown = os.path.realpath(path).removeprefix(folder)
+                inside = not os.path.isabs(shown) and not shown.startswith(".")
+                if inside and self._depth == 0 and threading.get_ident() == thread:
+                    points.write(shown)
+
             points.begin("training", 0)
+            stack.enter_context(python_writes.heard(writes))
             yield
 
     def _saved(self) -> str:
