@@ -377,7 +377,7 @@ class RankRecord:
     * ``late``: :class:`StepRecord` of gradients after the last step, for one device and schedules of the program;
     * ``widened``: half precision Keras dtype policies that a float64 or float32 run replaced;
     * ``call_sites``: under a limit of steps, :class:`CallSite` -> whether it could run;
-    * ``first_epoch``: index of the epoch with which the first ``run.fit`` of an attempt began;
+    * ``epochs``: index of each epoch of the latest ``run.fit`` -> number of steps completed before it;
     * ``fitted``: whether ``run.fit`` used a ``train_step`` or a ``loss_function`` of the program.
     """
 

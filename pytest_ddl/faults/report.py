@@ -48,7 +48,8 @@ class Limits:
             name = "always_loadable=True" if self.always_loadable else f"max_lost_steps={self.max_lost_steps}"
             return f"{name}, and it is not known where the run continued: its values are those of no step"
         if self.max_lost_steps is not None and (trial.work_lost or 0) > self.max_lost_steps:
-            return f"max_lost_steps={self.max_lost_steps}, and {trial.work_lost} steps were made again"
+            made = "1 step was" if trial.work_lost == 1 else f"{trial.work_lost} steps were"
+            return f"max_lost_steps={self.max_lost_steps}, and {made} made again"
         if self.detected_within is not None and (trial.detected or 0.0) > self.detected_within:
             return f"detected_within={self.detected_within:g}, and it took {trial.detected:.2f} s"
         if self.always_loadable and trial.attempts > 1 and (trial.resumed_at or 0) < trial.complete_save:

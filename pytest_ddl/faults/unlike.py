@@ -30,7 +30,7 @@ def goes_on(record: TrainingRecord, baseline: TrainingRecord, at: int) -> Findin
     """
     last = baseline.num_steps
     more = record.num_steps - last
-    if not at or more <= 0 or not last or not _fits_in_place(record, at, more):
+    if not at or more <= 0 or not _knows_its_place(record, baseline, at):
         return None
     if not all(_same_steps(ours, theirs, at, last) for ours, theirs in zip(record.ranks, baseline.ranks, strict=True)):
         return None
@@ -46,14 +46,21 @@ def goes_on(record: TrainingRecord, baseline: TrainingRecord, at: int) -> Findin
     )
 
 
-def _fits_in_place(record: TrainingRecord, at: int, more: int) -> bool:
-    """Return whether the program knew how far it was.
+def _knows_its_place(record: TrainingRecord, baseline: TrainingRecord, at: int) -> bool:
+    """Return whether the program knew how many steps it had made.
 
-    ``fit`` has continued with a later epoch than the first. A loop has not made all steps once more.
+    ``fit`` has continued with the epoch that follows. A loop has made at least one of the steps that were left, and
+    not all steps once more, unless its data has gone on after the end.
     """
-    epochs = {rank.facts.get("first_epoch") for rank in record.ranks}
-    known = epochs - {None}
-    return min(known) > 0 if known else more != at
+    begun = baseline.ranks[0].facts.get("epochs")
+    own = record.ranks[0].facts.get("epochs")
+    if begun and own:
+        return {**begun, max(begun) + 1: baseline.num_steps}.get(min(own)) == at
+    last = baseline.num_steps
+    if at < last and record.num_steps - last == at:
+        known = {name for rank in baseline.ranks for step in rank.steps for name in _contents(step)}
+        return any(name not in known for rank in record.ranks for step in rank.steps[last:] for name in _contents(step))
+    return at < last
 
 
 def _same_steps(ours: RankRecord, theirs: RankRecord, at: int, last: int) -> bool:

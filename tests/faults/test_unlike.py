@@ -1,4 +1,4 @@
-"""An interrupted run is compared with the uninterrupted one directly, whatever the comparison with one device excuses."""
+"""An interrupted run is compared with the uninterrupted one, whatever the comparison with one device excuses."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def more(step, number):
     return replace(step, batches=batches, snapshot=changed(step.snapshot, WEIGHTS, number + 1.0))
 
 
-@pytest.mark.parametrize("extra", [1, 3])
+@pytest.mark.parametrize("extra", [1, 2, 3])
 def test_training_that_does_not_end_is_no_replay(extra):
     steps = (*continued(2).steps, *(more(RANK.steps[3], number) for number in range(extra)))
     trial = verdict(continued(2, steps=steps))
@@ -111,12 +111,30 @@ def test_training_that_does_not_end_is_no_replay(extra):
     assert "EarlyStopping" in trial.finding.fix
 
 
-@pytest.mark.parametrize(("epoch", "expected"), [(None, Verdict.REPLAYED), (0, Verdict.REPLAYED), (1, Verdict.DIVERGED)])
-def test_a_program_that_makes_all_steps_once_more_has_forgotten_its_count(epoch, expected):
-    """Epochs with the same data: the steps of the second are those of a forgotten count, and of a later end too."""
-    steps = (*continued(2).steps, *(more(RANK.steps[3], number) for number in range(2)))
-    facts = {"no_loop": False, **({} if epoch is None else {"first_epoch": epoch})}
-    assert verdict(continued(2, steps=steps, facts=facts)).verdict is expected
+@pytest.mark.parametrize(
+    ("epochs", "expected"),
+    [
+        (None, Verdict.REPLAYED),
+        ({0: 0, 1: 2}, Verdict.REPLAYED),  # it begins with the first epoch
+        ({1: 0, 2: 2}, Verdict.DIVERGED),  # it continues with the second, and does not end with it
+    ],
+)
+def test_a_program_that_makes_all_steps_once_more_has_forgotten_its_count(epochs, expected):
+    """The steps after the restart are those of the second epoch, whether it is the first that begins or the second."""
+    later = [replace(more(step, number), batches=step.batches) for number, step in enumerate(RANK.steps[:2])]
+    steps = (*continued(2).steps, *later)
+    facts = {"no_loop": False, **({"epochs": epochs} if epochs else {})}
+    baseline = replace(BASELINE, ranks=(replace(RANK, facts={"epochs": {0: 0, 1: 2}}),))
+    assert verdict(continued(2, steps=steps, facts=facts), baseline).verdict is expected
+
+
+@pytest.mark.parametrize(("epochs", "expected"), [({1: 0}, Verdict.REPLAYED), ({2: 0}, Verdict.DIVERGED)])
+def test_an_epoch_that_is_older_than_the_weights_is_replayed(epochs, expected):
+    """All steps are made. The third epoch is one too many, and the second one that the weights contain."""
+    steps = tuple(more(RANK.steps[3], number) for number in range(2))
+    baseline = replace(BASELINE, ranks=(replace(RANK, facts={"epochs": {0: 0, 1: 2}}),))
+    last = continued(4, steps=steps, facts={"no_loop": False, "epochs": epochs})
+    assert verdict(last, baseline, done=4).verdict is expected
 
 
 def test_steps_with_wrong_values_are_replayed():
