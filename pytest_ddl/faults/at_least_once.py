@@ -12,7 +12,6 @@ from pytest_ddl.faults.verdict import Trial, Verdict, counted
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training import lineage
 from pytest_ddl.training.faults import Effect
-from pytest_ddl.training.point_log import MOVING
 
 _COSTS = (Verdict.EXAMPLES, Verdict.LOST, Verdict.REPLAYED, Verdict.DIVERGED)
 """Verdicts that a closure which ran again may explain."""
@@ -114,13 +113,13 @@ def _of_state(trial: Trial, run: TrialRun, baseline: TrainingRecord, words: str)
     resumed = next(iter(rank.resumed.values()), {})
     values = {variable.name: lineage.digests([(variable, resumed)]) for variable in rank.variables}
     found = frozenset[str]().union(*values.values())
-    noted = [one.note for attempt in run.attempts[:-1] for one in attempt.points[0] if one.point.phase == "save"]
-    saved = [frozenset(note.split()) for note in noted if note not in ("", MOVING)]
+    saves = [one for attempt in run.attempts[:-1] for one in attempt.points[0] if one.point.phase == "save"]
+    saved = [one.state for one in saves if one.state is not None]
     initial = lineage.lineage_of(baseline.ranks[0])[0][1]
     # A save before the first step has the initial values too.
     nearest = max([*saved, initial], key=lambda state: len(found & state))
     other = [name for name, digest in values.items() if not digest <= nearest]
-    if other and MOVING in noted:
+    if other and any(one.moving for one in saves):
         why = "steps went on during a save, so that it is not known what it contains"
         return replace(trial, verdict=Verdict.UNDECIDED, details=f"{why}; {words}")
     if other:

@@ -74,7 +74,7 @@ def begun(run: TrialRun, plain: TrialRun) -> Trial:
     """Return a trial without a verdict, with the facts that follow from its points."""
     trial = Trial(run.schedule, Verdict.EXACT, detected=run.detected, resumed=run.resumed, attempts=len(run.attempts))
     begun = [points for attempt in run.attempts[:-1] or run.attempts for points in attempt.points]
-    written = {one.note: None for points in begun for one in points if _begins_writing(one)}
+    written = {one.file: None for points in begun for one in points if _begins_writing(one)}
     return replace(
         trial,
         notes=_other_points(run, plain),
@@ -94,7 +94,7 @@ def _in_writing(run: TrialRun) -> str:
         for struck in reversed(points):
             if struck.struck is not None and struck.point.phase == WRITING:
                 number = struck.point.number
-                return next(one.note for one in points if _begins_writing(one) and one.point.number == number)
+                return next(one.file for one in points if _begins_writing(one) and one.point.number == number)
     return ""
 
 

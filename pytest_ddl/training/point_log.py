@@ -15,19 +15,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pytest_ddl.records import Array
 from pytest_ddl.training.damage import Held
 from pytest_ddl.training.faults import KINDS, TRAINING, Fault, Point
 from pytest_ddl.training.striking import connections_of_host, disturb, strike
 
-CONNECTIONS = "open connections of the task: {}"
-"""Note at the point of a fault of the network."""
 WRITING = "writing"
 """Phase in which the program writes a file of the run outside of a save. It lasts until the next point."""
-MOVING = "moving"
-"""Note at the end of a save while steps went on."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +35,16 @@ class Reached:
     """Time on the clock of :func:`time.monotonic`, which all processes of a machine share."""
     struck: Fault | None = None
     """Fault that struck here."""
-    note: str = ""
-    """Description of the event, for example the call and the file of a write."""
+    file: str = ""
+    """File of a save, or of a writing outside of saves, relative to the folder of the run."""
+    change: str = ""
+    """Call that changes a file in a save or a writing, with its paths."""
+    connections: int | None = None
+    """Number of open connections of the task, at the point of a fault of the network."""
+    state: frozenset[str] | None = None
+    """Digests of the values that a save contains, if steps run concurrently and none ended during the save."""
+    moving: bool = False
+    """True if steps went on during a save, so that it is not known what it contains."""
 
 
 class Gate(Protocol):
@@ -58,9 +62,12 @@ def path_of(folder: str, attempt: int, rank: int) -> Path:
     return Path(folder) / f".points-{attempt}-{rank}"
 
 
-def line_of(point: Point, struck: Fault | None = None, note: str = "") -> bytes:
-    """Return the line of the log for a point."""
-    return json.dumps([time.monotonic(), str(point), str(struck) if struck else "", note]).encode() + b"\n"
+def line_of(point: Point, struck: Fault | None = None, **facts: Any) -> bytes:
+    """Return the line of the log for a point.
+
+    :param facts: further fields of :class:`Reached`, by name.
+    """
+    return json.dumps([time.monotonic(), str(point), str(struck) if struck else "", facts]).encode() + b"\n"
 
 
 class Points:
@@ -96,7 +103,7 @@ class Points:
 
         :param path: path of the file in the folder of the run.
         """
-        self.begin(WRITING, note=path)
+        self.begin(WRITING, file=path)
         if self.gate is not None:
             self.gate.open()
 
@@ -110,20 +117,20 @@ class Points:
             self.gate.close()
         self._reach(Point("after", WRITING, number))
 
-    def begin(self, phase: str, number: int | None = None, note: str = "") -> None:
+    def begin(self, phase: str, number: int | None = None, **facts: Any) -> None:
         """Enter a phase. Without a number, it is the next one of its kind."""
         self._end_writing()
         number = self._next(phase, 0, "") if number is None else number
         self._open.append((phase, number))
         if phase == "step" and self._slow is not None:
             strike(self._slow)
-        self._reach(Point("before", phase, number), note)
+        self._reach(Point("before", phase, number), **facts)
 
-    def end(self, phase: str, note: str = "") -> None:
+    def end(self, phase: str, **facts: Any) -> None:
         """Leave a phase. Nothing happens if the program is not in it."""
         self._end_writing()
         if self._open and self._open[-1][0] == phase:
-            self._reach(Point("after", *self._open.pop()), note)
+            self._reach(Point("after", *self._open.pop()), **facts)
 
     def end_step(self, number: int) -> None:
         """Leave a step. A loop that the program writes enters none, so only its end is logged."""
@@ -155,18 +162,13 @@ class Points:
             place = self._next(phase, number, detail) if index is None else index
             self._reach(Point("in", phase, number, detail, place))
 
-    def reach(self, point: Point, note: str = "") -> None:
-        """Log a point that belongs to no phase that is entered and left."""
-        self._end_writing()
-        self._reach(point, note)
-
-    def _reach(self, point: Point, note: str = "") -> None:
+    def _reach(self, point: Point, **facts: Any) -> None:
         """Log a point. If faults of this run are set here, they strike after the line of the log was written."""
         if self._held is not None:
             self._damage(self._held, point)
-        self._strike(point, self._faults.pop(point, []), note)
+        self._strike(point, self._faults.pop(point, []), **facts)
 
-    def _strike(self, point: Point, faults: Sequence[Fault], note: str = "") -> None:
+    def _strike(self, point: Point, faults: Sequence[Fault], **facts: Any) -> None:
         disturbed = [
             (fault, connections_of_host() if fault.is_outside(self._cut_outside) else disturb(fault))
             for fault in faults
@@ -174,9 +176,9 @@ class Points:
         ]
         faults = [fault for fault in faults if not KINDS[fault.kind].network]
         # A fault of the network has struck only if there was a connection.
-        lines = [line_of(point, fault if count else None, CONNECTIONS.format(count)) for fault, count in disturbed]
-        lines += [line_of(point, fault, note) for fault in faults]
-        os.write(self._file, b"".join(lines) or line_of(point, note=note))
+        lines = [line_of(point, fault if count else None, connections=count) for fault, count in disturbed]
+        lines += [line_of(point, fault, **facts) for fault in faults]
+        os.write(self._file, b"".join(lines) or line_of(point, **facts))
         for fault, count in disturbed:
             if count and fault.is_outside(self._cut_outside):
                 _wait_until_struck(self.path, fault)
@@ -201,7 +203,7 @@ class Points:
             if KINDS[fault.kind].only_in:
                 self._held = Held.open(fault, path, folder, trained())
         others = [fault for fault in faults if not KINDS[fault.kind].only_in]
-        self._strike(point, others, os.path.relpath(path, os.path.realpath(folder)))
+        self._strike(point, others, file=os.path.relpath(path, os.path.realpath(folder)))
 
     def _damage(self, held: Held, next_point: Point) -> None:
         """Damage a file and end the process, unless the program has removed the file or is still in the save."""
@@ -210,7 +212,7 @@ class Points:
             return
         self._held = None
         if name := held.name:
-            os.write(self._file, line_of(point, held.fault, name))
+            os.write(self._file, line_of(point, held.fault, file=name))
             held.damage()
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -254,6 +256,8 @@ def read(path: Path) -> tuple[Reached, ...]:
     for line in lines:
         if not line.endswith(b"\n"):
             break  # the rank ended while it wrote this line
-        at, point, struck, note = json.loads(line)
-        found.append(Reached(Point.parse(point), at, Fault.parse(struck) if struck else None, note))
+        at, point, struck, facts = json.loads(line)
+        if "state" in facts:
+            facts["state"] = frozenset(facts["state"])
+        found.append(Reached(Point.parse(point), at, Fault.parse(struck) if struck else None, **facts))
     return tuple(found)

@@ -161,10 +161,10 @@ def test_the_lost_state_comes_before_its_effects():
 def test_files_that_are_written_outside_of_a_save_are_named():
     fault = Fault.parse("kill worker:0 in writing 2, write 1")
     points = [
-        Reached(Point("before", "writing", 1), 0.0, note="step.json"),
+        Reached(Point("before", "writing", 1), 0.0, file="step.json"),
         Reached(Point("after", "writing", 1), 0.1),
-        Reached(Point("before", "writing", 2), 0.2, note="epoch.txt"),
-        Reached(fault.point, 0.3, fault, "write epoch.txt"),
+        Reached(Point("before", "writing", 2), 0.2, file="epoch.txt"),
+        Reached(fault.point, 0.3, fault, change="write epoch.txt"),
     ]
     first = replace(attempt(replace(RANK, error=ErrorRecord("died", "was ended", "", 3)), 3), points=(tuple(points),))
     run = TrialRun((fault,), (first, attempt(continued(2), 2)), 0.0)

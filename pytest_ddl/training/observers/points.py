@@ -14,7 +14,7 @@ from pytest_ddl.training import damage, lineage, notice, python_writes
 from pytest_ddl.training.callback_ops import add_callback
 from pytest_ddl.training.observers import saving
 from pytest_ddl.training.observers.base import Observer
-from pytest_ddl.training.point_log import MOVING, Points, path_of
+from pytest_ddl.training.point_log import Points, path_of
 from pytest_ddl.training.write_gate import WriteGate, why_not
 
 
@@ -40,7 +40,7 @@ class PointObserver(Observer):
                 # A manager's save calls the save of its checkpoint: both are one save.
                 self._depth += 1
                 if self._depth == 1:
-                    self._before = self._state() if writes else ""
+                    self._before = self._state() if writes else None
                     points.begin("save" if writes else "restore")
                     if gate is not None and writes:
                         gate.open()
@@ -57,7 +57,7 @@ class PointObserver(Observer):
                     if used is None:
                         points.leave(phase)
                     else:
-                        points.end(phase, self._saved() if writes else "")
+                        points.end(phase, **(self._saved() if writes else {}))
 
             stack.enter_context(saving.observed(lambda _call: None, began, ended))
             thread, folder = threading.get_ident(), os.path.realpath(self.settings.tmp_path) + os.sep
@@ -73,17 +73,19 @@ class PointObserver(Observer):
             stack.enter_context(python_writes.heard(writes))
             yield
 
-    def _saved(self) -> str:
-        """Return the digests of the values that a save contains, or :data:`MOVING` if steps changed them meanwhile."""
+    def _saved(self) -> dict[str, Any]:
+        """Return what the log says about the values that a save contains, if steps run concurrently."""
         state = self._state()
-        return state if state == self._before else MOVING
+        if state is None:
+            return {}
+        return {"state": sorted(state)} if state == self._before else {"moving": True}
 
-    def _state(self) -> str:
+    def _state(self) -> frozenset[str] | None:
         """Return the digests of the current values if steps run concurrently, because no step then has these values."""
         if not self.recorder.asynchronous:
-            return ""
+            return None
         values = [(item.record, {item.record.index: tuple(item.read())}) for item in self.recorder.watched]
-        return " ".join(sorted(lineage.digests(values)))
+        return lineage.digests(values)
 
     def _trained(self) -> list[Array]:
         """Return the current values of the trainable variables, which a save has just written."""
