@@ -25,7 +25,7 @@ def run(*arguments, cwd):
         (["--every-point", "--fault=kill worker:0 before step 1"], 2, "give either --every-point or --fault=FAULT"),
         (["--fault=kill worker:0"], 2, "is not a fault: write KIND TASK POINT"),
         (["--every-point", "--kind=kil"], 2, "invalid choice: 'kil'"),
-        (["--every-point", "--phases=steps"], 2, "valid phases: training, step, save, restore, evaluation"),
+        (["--every-point", "--phases=steps"], 2, "valid phases: training, step, save, writing, restore, evaluation"),
         (["--every-pont"], 2, "give either --every-point or --fault=FAULT"),
         (["--every-point", "--max-lost-step=2"], 4, "there is no option --max-lost-step"),
     ],
