@@ -371,13 +371,12 @@ class RankRecord:
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Facts that :class:`~pytest_ddl.training.observers.setup.Setup` collects, and these:
 
-    * ``thawed``: indices of FROZEN variables that became trainable later;
+    * ``thawed``: indices of FROZEN variables that became trainable later; ``epochs``: epoch -> steps before it;
     * ``unwatched``: names of variables that were trained and not watched;
     * ``trained_before``: number of steps that ran before the first watch; ``no_loop``: whether no loop or epoch began;
     * ``late``: :class:`StepRecord` of gradients after the last step, for one device and schedules of the program;
     * ``widened``: half precision Keras dtype policies that a float64 or float32 run replaced;
     * ``call_sites``: under a limit of steps, :class:`CallSite` -> whether it could run;
-    * ``epochs``: index of each epoch of the latest ``run.fit`` -> number of steps completed before it;
     * ``fitted``: whether ``run.fit`` used a ``train_step`` or a ``loss_function`` of the program.
     """
 
