@@ -129,7 +129,7 @@ class _Comparison:
         finding = _of_interruption(report, lambda: self.judge(baseline))
         at, continued = trial.resumed_at or 0, located and trial.attempts > 1
         longer = goes_on(record, baseline, at) if continued and extra > 0 else None
-        if continued and not extra and (finding is None or finding.check not in _PRECEDENCE):
+        if continued and not extra and not bits and (finding is None or finding.check not in _PRECEDENCE):
             finding = other_draws(record, baseline, at) or finding
         unknown = sum(count for name, count in (ours - theirs).items() if name not in theirs)
         trial = replace(trial, steps=abs(extra), twice=twice, never=never, unknown=unknown, finding=finding)
@@ -148,7 +148,7 @@ class _Comparison:
         if finding is not None:
             return replace(trial, verdict=Verdict.DIVERGED, details=finding.message)
         # What is excused hides what came after it, unless the uninterrupted run shows what was right.
-        comparable = not trial.twice and not trial.never and self._same_variant and report.tolerance is not None
+        comparable = self._same_variant and not trial.twice and not trial.never and at < self.record.num_steps
         other = None
         if comparable and report.tolerance is not None and (report.excused or not report.passed):
             other = next(differences(self.record, self.baseline, report.tolerance, at), None)

@@ -151,6 +151,10 @@ class Point:
             raise FaultError(
                 f"{text!r}: 'in' needs an event in the {phase} and its number ({wanted}), others have none"
             )
+        counted = {phase: number, **({} if detail == "batch" else {detail: index})}
+        for name, one in counted.items():
+            if one is not None and int(one) == 0:
+                raise FaultError(f"{text!r}: there is no {name} 0, because they are counted from 1")
         return cls(when, phase, int(number or 0), detail or "", int(index or 0))
 
 

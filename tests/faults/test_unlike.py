@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from test_joining import BASELINE, RANK, REFERENCE, WEIGHTS, attempt, changed, continued, verdict
 
-from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.findings import Doubt, Finding
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.faults.judging import judge_trial
 from pytest_ddl.faults.trials import TrialRun
@@ -67,6 +67,19 @@ def test_what_a_comparison_excuses_does_not_excuse_other_weights_after_a_restart
 @pytest.mark.parametrize("kind", ["known", "expected", "approximations"])
 def test_rounding_is_no_difference_after_a_restart(kind):
     assert with_reports(moved(continued(2), SLIGHTLY), excusing(kind)).verdict is Verdict.EQUAL
+
+
+def test_a_program_with_no_steps_left_shows_no_difference_that_could_be_missing():
+    """Only a further step shows what its last attempt has not restored."""
+
+    def undecided(record):
+        doubt = Doubt("RESUME", "weights cannot be compared")
+        return replace(judge(REFERENCE, BASELINE, repeated=True), distributed=record, doubts=(doubt,))
+
+    weights = [item.index for item in RANK.variables if item.kind in WEIGHTS]
+    partly = {at: parts for at, parts in RANK.steps[3].snapshot.items() if at != weights[-1]}
+    trial = with_reports(continued(4, resumed={4: partly}), undecided)
+    assert trial.verdict is Verdict.UNDECIDED, trial
 
 
 def test_a_reported_number_is_compared_too():
