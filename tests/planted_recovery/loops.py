@@ -427,7 +427,12 @@ PLANTED = [
     Recovery(generator_is_not_saved, LATE, ("diverged",), ("resume-random-wrong",)),
     Recovery(noise_has_no_generator, LATE, ("diverged",), ("resume-random-wrong",)),
     Recovery(patience_is_lost, "kill worker:0 after step 3", ("diverged",), ("resume-lost-state",)),
-    Recovery(rate_of_a_plateau_is_lost, LATE, ("diverged",), ("learning-rate-differs", "resume-step-wrong")),
+    Recovery(
+        rate_of_a_plateau_is_lost,
+        "kill worker:0 after step 2",
+        ("diverged",),
+        ("learning-rate-differs", "resume-step-wrong"),
+    ),
     Recovery(count_is_in_a_file_of_its_own, "kill worker:0 in writing 3, write 2", ("cannot resume",)),
     Recovery(augmentation_begins_anew, LATE, ("examples",), ("resume-data-wrong", "examples-altered")),
     Recovery(data_begins_again, LATE, ("examples",), ("resume-data-wrong",)),
