@@ -32,8 +32,11 @@ def goes_on(record: TrainingRecord, baseline: TrainingRecord, at: int) -> Findin
     more = record.num_steps - last
     if not at or more <= 0 or not _knows_its_place(record, baseline, at):
         return None
-    if not all(_same_steps(ours, theirs, at, last) for ours, theirs in zip(record.ranks, baseline.ranks, strict=True)):
+    alike = len(record.ranks) == len(baseline.ranks) and record.num_replicas == baseline.num_replicas
+    pairs = zip(record.ranks, baseline.ranks, strict=False)
+    if alike and not all(_same_steps(ours, theirs, at, last) for ours, theirs in pairs):
         return None
+    compared = f"steps {at + 1} to {last} have the values and examples of the uninterrupted run"
     return Finding(
         check=RESUME,
         message=f"after the interruption, training does not end after step {last}, but {more} step(s) later",
@@ -42,7 +45,7 @@ def goes_on(record: TrainingRecord, baseline: TrainingRecord, at: int) -> Findin
         fix=_FIX_OF_THE_END,
         observed=f"training ends after step {record.num_steps}",
         expected=f"training ends after step {last}",
-        evidence=f"compared: steps {at + 1} to {last} have the values and examples of the uninterrupted run",
+        evidence=f"compared: {compared}" if alike else "fit continued with the epoch that follows the restored step",
     )
 
 
@@ -56,6 +59,8 @@ def _knows_its_place(record: TrainingRecord, baseline: TrainingRecord, at: int) 
     own = record.ranks[0].facts.get("epochs")
     if begun and own:
         return {**begun, max(begun) + 1: baseline.num_steps}.get(min(own)) == at
+    if record.num_replicas != baseline.num_replicas or len(record.ranks) != len(baseline.ranks):
+        return False  # nothing shows that the steps are those of the other run
     last = baseline.num_steps
     if at < last and record.num_steps - last == at:
         known = {name for rank in baseline.ranks for step in rank.steps for name in _contents(step)}

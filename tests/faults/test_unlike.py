@@ -17,6 +17,7 @@ from pytest_ddl.equivalence.findings import Doubt, Finding
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.faults.judging import judge_trial
 from pytest_ddl.faults.trials import TrialRun
+from pytest_ddl.faults.unlike import goes_on
 from pytest_ddl.faults.verdict import Verdict
 from pytest_ddl.records import BatchRecord, DrawRecord, ErrorRecord
 from pytest_ddl.training.faults import Fault, Point
@@ -139,6 +140,16 @@ def test_a_program_that_makes_all_steps_once_more_has_forgotten_its_count(epochs
     facts = {"no_loop": False, **({"epochs": epochs} if epochs else {})}
     baseline = replace(BASELINE, ranks=(replace(RANK, facts={"epochs": {0: 0, 1: 2}}),))
     assert verdict(continued(2, steps=steps, facts=facts), baseline).verdict is expected
+
+
+@pytest.mark.parametrize(("epochs", "expected"), [(None, None), ({1: 0}, "resume-lost-state"), ({0: 0}, None)])
+def test_on_another_number_of_replicas_only_the_epoch_shows_that_the_count_is_right(epochs, expected):
+    steps = (*BASELINE.ranks[0].steps, *(more(RANK.steps[3], number) for number in range(2)))
+    facts = {"epochs": epochs} if epochs else {}
+    ranks = (replace(RANK, steps=steps, facts=facts), replace(RANK, rank=1, steps=steps, facts=facts))
+    baseline = replace(BASELINE, ranks=(replace(RANK, facts={"epochs": {0: 0, 1: 2}}),))
+    finding = goes_on(replace(BASELINE, ranks=ranks, num_replicas=4), baseline, 2)
+    assert (finding and finding.cause) == expected
 
 
 @pytest.mark.parametrize(("epochs", "expected"), [({1: 0}, Verdict.REPLAYED), ({2: 0}, Verdict.DIVERGED)])
