@@ -52,7 +52,8 @@ def assert_equivalence(
 ) -> Report | FaultReport:
     """Compare a training function with one device and turn the verdict into an outcome of the test.
 
-    A known behavior of a framework makes the test an expected failure, unless the test is marked as one itself.
+    A known behavior of a framework makes the test an expected failure, unless the test is marked as one itself. Faults
+    are injected in any case but a failure, since what is excused in the comparison excuses nothing in a recovery.
 
     :raises DivergenceError: if the comparison fails. It is also raised for an inconclusive comparison in strict mode,
         or if the program is the reason. That is so if the program fails on one device too, records nothing, is not
@@ -81,35 +82,28 @@ def assert_equivalence(
         item.user_properties.append((TOLERATED, text))
     for behavior in report.known_behaviors:
         item.user_properties.append((KNOWN_BEHAVIOR, behavior.id))
-    if report.verdict == "known" and not _is_marked_xfail(item):
-        reasons = [f"{behavior.id}: {behavior.explanation}" for behavior in report.known_behaviors]
-        item.stash.setdefault(_KNOWN, []).extend(reasons)
-        return report
-    if report.expected_end is not None:
-        item.stash.setdefault(_EXPECTED_ENDS, []).append(report.expected_end)
-        item.user_properties.append((EXPECTED_END, report.expected_end))
-        return report
+    known = report.verdict == "known" and not _is_marked_xfail(item)
     blamed = strict or not report.comparable or report.program_reasons
-    if report.verdict in ("fail", "known") or (not report.passed and blamed):
+    excused = known or report.expected_end is not None
+    if not excused and (report.verdict in ("fail", "known") or (not report.passed and blamed)):
         failed(item, report)
         raise DivergenceError(report)
-    if not report.passed:
+    recovery = None
+    if injection is not None:
+        given = {**arguments, "strict": strict, "test": test}
+        with status_line(item.config) as harness.show:
+            recovery = with_faults(item.config.stash[_COMPARER], train, spec, mark, report, injection, given)
+        if not recovery.recovered:
+            raise RecoveryError(recovery)
+    if known:
+        reasons = [f"{behavior.id}: {behavior.explanation}" for behavior in report.known_behaviors]
+        item.stash.setdefault(_KNOWN, []).extend(reasons)
+    elif report.expected_end is not None:
+        item.stash.setdefault(_EXPECTED_ENDS, []).append(report.expected_end)
+        item.user_properties.append((EXPECTED_END, report.expected_end))
+    elif not report.passed:
         pytest.skip(f"inconclusive: {'; '.join(report.inconclusive) or 'nothing could be compared'}")
-    if injection is None:
-        return report
-    with status_line(item.config) as harness.show:
-        recovery = with_faults(
-            item.config.stash[_COMPARER],
-            train,
-            spec,
-            mark,
-            report,
-            injection,
-            {**arguments, "strict": strict, "test": test},
-        )
-    if not recovery.passed:
-        raise RecoveryError(recovery)
-    return recovery
+    return report if recovery is None else recovery
 
 
 def report_expected_ends(item: pytest.Item, report: pytest.TestReport, comparisons: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -67,6 +67,14 @@ def parse_seconds(text: str) -> float:
     return seconds
 
 
+def seconds_argument(text: str) -> float:
+    """Parse a positive number of seconds, as a type for :mod:`argparse`."""
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def parse_megabytes(text: str) -> float:
     """Parse a positive number of megabytes.
 
@@ -90,6 +98,15 @@ def parse_range(text: str) -> str:
     if not (base.strip() and dots and head.strip()) or head.startswith("."):
         raise ValueError("give two versions as BASE..HEAD, for example main..WORKTREE")
     return text
+
+
+def given_options(options: object, names: Iterable[str]) -> dict[str, Any]:
+    """Return the values of the options that were given on a command line, by name. Zero and an empty text are values.
+
+    :param options: result of :mod:`argparse`, with ``None`` or ``False`` for an option that was not given.
+    """
+    values = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 def parse_switch(text: str) -> bool:

@@ -368,7 +368,7 @@ class RankRecord:
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Facts that :class:`~pytest_ddl.training.observers.setup.Setup` collects, and these:
 
-    * ``thawed``: indices of FROZEN variables that became trainable later;
+    * ``thawed``: indices of FROZEN variables that became trainable later; ``epochs``: epoch -> steps before it;
     * ``unwatched``: names of variables that were trained and not watched;
     * ``trained_before``: number of steps that ran before the first watch; ``no_loop``: whether no loop or epoch began;
     * ``late``: :class:`StepRecord` of gradients after the last step, for one device and schedules of the program;

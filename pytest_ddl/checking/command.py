@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_ddl.config import given_options, seconds_argument
 from pytest_ddl.messages import did_you_mean
 from pytest_ddl.target import Target, TargetError
 
@@ -57,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[STRATEGY:]CAUSE[=REASON]",
         help="difference that is intended, for all strategies or for one; repeatable",
     )
-    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="deadline of each comparison")
+    parser.add_argument("--timeout", type=seconds_argument, metavar="SECONDS", help="deadline of each comparison")
     parser.add_argument("--seed", type=int, metavar="N", help="seed of every run (default: always the same)")
     parser.add_argument("--strict", action="store_true", help="fail on approximations and inconclusive verdicts too")
 
@@ -94,7 +95,7 @@ def run(
     }
     # A module in folders without __init__.py is imported under the name that an import statement would use.
     given = [f"--ddl-check={json.dumps(plan)}", "-o", "consider_namespace_packages=true"]
-    given += [f"--ddl-{name}={value}" for name in ("strategy", "device") if (value := getattr(options, name))]
+    given += [f"--ddl-{name}={value}" for name, value in given_options(options, ("strategy", "device")).items()]
     command = [sys.executable, "-m", "pytest", *given, *options.rest, f"{target.file}::{target.function}"]
     sys.stdout.flush()
     return os.execv(sys.executable, command)
@@ -103,7 +104,7 @@ def run(
 def _arguments(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of ``ddl_equivalence`` that were given."""
     names = ("global_batch_size", "steps", "precision", "timeout", "seed", "strict")
-    arguments = {name: value for name in names if (value := getattr(options, name)) not in (None, False)}
+    arguments = given_options(options, names)
     if options.checks is not None:
         arguments["checks"] = [name.strip() for name in options.checks.split(",") if name.strip()]
     expect: dict[str, Any] = {}
@@ -131,15 +132,6 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least 1")
     return int(text)
-
-
-def _seconds(text: str) -> float:
-    from pytest_ddl.config import parse_seconds
-
-    try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _expectation(text: str) -> tuple[str | None, str, str]:

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from pytest_ddl.checking import command
+from pytest_ddl.config import given_options
 from pytest_ddl.training.faults import KINDS, PHASES, Fault, FaultError
 
 _KINDS = "\n".join(f"  {kind.name:<11} {kind.summary}" for kind in KINDS.values())
@@ -54,11 +55,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--no-writes", action="store_true", help="do not strike at single writes of a save")
     limits = parser.add_argument_group("limits")
     limits.add_argument("--exact", action="store_true", help="a resumed run must end with the same bits")
-    limits.add_argument("--max-lost-steps", type=int, metavar="N", help="maximum number of steps that are made again")
-    limits.add_argument("--detected-within", type=float, metavar="SECONDS", help="maximum time until all ranks ended")
+    limits.add_argument(
+        "--max-lost-steps", type=_steps, metavar="N", help="maximum number of steps that are made again"
+    )
+    limits.add_argument(
+        "--detected-within", type=_seconds, metavar="SECONDS", help="maximum time until all ranks ended"
+    )
     limits.add_argument("--always-loadable", action="store_true", help="the last complete save must be used")
     parser.add_argument("--restart-on", metavar="VARIANT", help="variant on which the program continues")
-    parser.add_argument("--report", metavar="FOLDER", help="write a page and JSON for each strategy to this folder")
+    parser.add_argument(
+        "--report", type=_folder, metavar="FOLDER", help="write a page and JSON for each strategy to this folder"
+    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -67,12 +74,12 @@ def main(options: argparse.Namespace) -> int:
         sys.stderr.write("pytest-ddl faults: give either --every-point or --fault=FAULT\n")
         return 2
     names = ("exact", "max_lost_steps", "detected_within", "always_loadable", "restart_on")
-    limits = {name: value for name in names if (value := getattr(options, name)) not in (None, False)}
+    limits = given_options(options, names)
     sweep = {"kind": options.kind, "writes": not options.no_writes}
-    sweep |= {name: value for name in ("phases", "tasks") if (value := getattr(options, name))}
+    sweep |= given_options(options, ("phases", "tasks"))
     faults: dict[str, Any] = {"faults": [str(fault) for fault in options.fault or ()], "sweep": sweep, "limits": limits}
-    if options.report:
-        faults["report"] = os.path.abspath(options.report)
+    if options.report is not None:
+        faults["report"] = options.report
     return command.run(options, "faults", add_arguments, {"injected": faults})
 
 
@@ -84,12 +91,36 @@ def _fault(text: str) -> Fault:
 
 
 def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise argparse.ArgumentTypeError(f"{text!r} names nothing: leave the option out for all of them")
+    return names
+
+
+def _folder(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("the name of the folder is empty")
+    return os.path.abspath(text)
+
+
+def _steps(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, at least 0")
+    return seconds
 
 
 def _phases(text: str) -> list[str]:
     names = _names(text)
-    unknown = [name for name in names if name not in PHASES]
-    if unknown or not names:
+    if any(name not in PHASES for name in names):
         raise argparse.ArgumentTypeError(f"{text!r}: valid phases: {', '.join(PHASES)}")
     return names

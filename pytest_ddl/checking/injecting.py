@@ -39,7 +39,8 @@ def inject_into(compare: Any, train: Any, arguments: dict[str, Any], injected: d
 
 def show_recoveries(terminal: pytest.TerminalReporter) -> None:
     """Show the reports of faults that were all survived. Those of failed tests are shown with the failure."""
-    passed = [dict(report.user_properties).get(FAULTS) for report in terminal.getreports("passed")]
+    reports = [*terminal.getreports("passed"), *terminal.getreports("xfailed")]
+    passed = [dict(report.user_properties).get(FAULTS) for report in reports]
     for text in dict.fromkeys(filter(None, passed)):
         terminal.section("faults")
         terminal.write_line(str(text))

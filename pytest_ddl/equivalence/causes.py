@@ -6,31 +6,8 @@ Cause ids are part of the contract with users, because ``expect=`` names them. A
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class Cause:
-    """Cause of a difference, with a sentence that explains it and the API that repairs it."""
-
-    id: str
-    title: str
-    """One sentence that says what happened."""
-    fix: str
-    """One or two sentences that say what to do, with the concrete API."""
-    legitimate: bool = False
-    """True if a correct program may do this and declares it with ``expect=``."""
-    accepted: bool = False
-    """True if a user who cannot change it declares it with ``expect=``."""
-    gone_without: str = ""
-    """Part of a program that this cause needs: ``random`` or ``normalization``. Runs without it cannot show the cause.
-    """
-
-    @property
-    def declarable(self) -> bool:
-        """True if a failure shows the line that declares the cause."""
-        return self.legitimate or self.accepted
-
+from pytest_ddl.equivalence.cause import Cause
 
 _GRADIENTS = (
     Cause(
@@ -318,6 +295,14 @@ _CHECKPOINTS = (
         "resume-data-wrong",
         "After resuming, examples are repeated or skipped.",
         "Save the iterator's position, or skip(step * global batch) on a dataset with a fixed seed.",
+    ),
+    Cause(
+        "resume-random-wrong",
+        "After resuming, random numbers are drawn that belong to another step.",
+        "Save the state of the generator with the weights: track a tf.random.Generator in the tf.train.Checkpoint, or "
+        "save the state of keras.random.SeedGenerator (seed_generator.state). tf.random.normal and the like have a "
+        "state that nothing saves: draw with tf.random.stateless_* and a seed that contains the step.",
+        gone_without="random",
     ),
     Cause(
         "unsafe-checkpoint-path",

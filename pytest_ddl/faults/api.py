@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_ddl.cluster.cluster import ClusterError
 from pytest_ddl.equivalence.expectations import Expect
-from pytest_ddl.equivalence.runs.arguments import ArgumentError, explains_arguments
+from pytest_ddl.equivalence.findings import Symptom
+from pytest_ddl.equivalence.runs.arguments import ArgumentError, explains_arguments, is_whole
 from pytest_ddl.equivalence.runs.comparer import SEED, Comparer
 from pytest_ddl.equivalence.runs.program import TrainFunction
 from pytest_ddl.faults.report import FaultReport, Limits
-from pytest_ddl.faults.sweep import Faults, Injector, Plan, Sweep, inject, parsed
+from pytest_ddl.faults.sweep import Faults, Injector, NotInjectedError, Plan, Sweep, inject, parsed
 from pytest_ddl.faults.tasks import Tasks
 from pytest_ddl.faults.trials import Restarts
+from pytest_ddl.items.selection import is_seconds
 from pytest_ddl.training.faults import FaultError
 
 if TYPE_CHECKING:
@@ -89,9 +91,9 @@ def check_training(
     :param checks: names of the checks to run, all by default. A named check that does not apply is inconclusive.
     :param timeout: seconds for everything; with ``faults=``, for the comparison and for each attempt.
     :param seed: seed of Python, NumPy, TensorFlow and Keras in every run, given to the function as ``run.seed``.
-    :param faults: faults to inject after the comparison has passed: a text such as ``"kill worker:1 before step 3"``, a
-        list of them, a :class:`Fault`, a :class:`Sweep`, a generator, or ``"every point"``. The program is then started
-        again, and a :class:`FaultReport` is returned.
+    :param faults: faults to inject after a comparison that has not failed: a text such as
+        ``"kill worker:1 before step 3"``, a list of them, a :class:`Fault`, a :class:`Sweep`, a generator, or
+        ``"every point"``. The program is then started again, and a :class:`FaultReport` is returned.
     :param exact: with ``faults=``: a resumed run must end with the same bits as an uninterrupted one.
     :param max_lost_steps: maximum number of steps that a fault may cost.
     :param detected_within: maximum seconds from a fault to the end of all ranks.
@@ -131,14 +133,21 @@ def check_training(
     injection, arguments = injection_of(arguments, spec, harness.registry)
     comparer = Comparer(harness)
     report = comparer.compare(train, spec, mark, **arguments)
-    if injection is None or not report.passed:
+    if injection is None or _fails(report):
         return report
     return with_faults(comparer, train, spec, mark, report, injection, arguments)
 
 
+def _fails(report: Report) -> bool:
+    """Return whether the comparison without faults has a result that no fault can add to."""
+    if report.expected_end is not None:
+        return False
+    return report.verdict == "fail" or not report.comparable or bool(report.program_reasons)
+
+
 @dataclass(frozen=True)
 class Injection:
-    """Faults to inject after a comparison has passed, with what the program must keep."""
+    """Faults to inject after a comparison that has not failed, with what the program must keep."""
 
     plan: Plan
     limits: Limits
@@ -160,18 +169,30 @@ def injection_of(
         try:
             plan, tasks = parsed(faults), Tasks.of(spec, registry)
             if isinstance(plan, Sweep):
-                tasks.refuse_others(plan.tasks)
+                tasks.refuse_others(plan.tasks or ())
                 tasks.refuse_kind(plan.kind)
             elif isinstance(plan, tuple):
                 tasks.refuse(plan)
         except FaultError as error:
             raise ArgumentError(f"faults: {error}") from None
-        return Injection(plan, Limits(**limits), tasks, _variant(restart_on, registry)), rest
+        return Injection(plan, _limits(limits), tasks, _variant(restart_on, registry)), rest
     given = {**limits, "restart_on": restart_on}
-    named = next((name for name, value in given.items() if value not in (None, False)), None)
+    named = next((name for name, value in given.items() if value is not None and value is not False), None)
     if named is not None:
         raise ArgumentError(f"{named}={given[named]!r} concerns faults: give faults= too, for example 'every point'")
     return None, rest
+
+
+def _limits(given: Mapping[str, Any]) -> Limits:
+    for name in ("exact", "always_loadable"):
+        if not isinstance(given.get(name, False), bool):
+            raise ArgumentError(f"{name}={given[name]!r} must be True or False")
+    steps, seconds = given.get("max_lost_steps"), given.get("detected_within")
+    if steps is not None and not (is_whole(steps) and steps >= 0):
+        raise ArgumentError(f"max_lost_steps={steps!r} must be a whole number, at least 0")
+    if seconds is not None and seconds != 0 and not is_seconds(seconds):
+        raise ArgumentError(f"detected_within={seconds!r} must be a number of seconds, at least 0")
+    return Limits(**given)
 
 
 def _variant(restart_on: str | None, registry: StrategyRegistry) -> StrategySpec | None:
@@ -190,15 +211,20 @@ def with_faults(
     injection: Injection,
     arguments: Mapping[str, Any],
 ) -> FaultReport:
-    """Inject faults into a program whose comparison has passed.
+    """Inject faults into a program whose comparison has not failed.
 
-    :param report: report of the comparison.
+    :param report: report of the comparison. If the run that it compared has ended by itself, nothing can be injected.
     :param arguments: arguments of the comparison, by name.
     :raises ArgumentError: for faults that do not exist.
     """
+    tasks = injection.tasks.every
+    if ends := [one for one in report.excused if one.symptom in (Symptom.CRASH, Symptom.HANG)]:
+        why = f"the run without a fault ends by itself, by {ends[0].cause or ends[0].known}: {ends[0].message}"
+        return FaultReport(str(spec), tasks, (), injection.limits, report, 0, not_injected=why)
     harness = comparer.harness
     comparison = comparer.repeated(train, spec, mark, report, **arguments)
-    timeout = arguments.get("timeout") or harness.timeout(mark)
+    given = arguments.get("timeout")
+    timeout = harness.timeout(mark) if given is None else given
 
     def judged(record: TrainingRecord) -> Report:
         timed = replace(comparison.program, deadline=time.monotonic() + timeout)
@@ -208,5 +234,7 @@ def with_faults(
     injector = Injector(comparison.program, comparison.base, report, judged, timeout, restarts, injection.tasks)
     try:
         return inject(injector, injection.plan, injection.limits)
+    except NotInjectedError as error:
+        return FaultReport(str(spec), tasks, (), injection.limits, report, 0, not_injected=str(error))
     except FaultError as error:
         raise ArgumentError(f"faults: {error}") from None

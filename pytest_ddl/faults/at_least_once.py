@@ -12,7 +12,6 @@ from pytest_ddl.faults.verdict import Trial, Verdict, counted
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training import lineage
 from pytest_ddl.training.faults import Effect
-from pytest_ddl.training.point_log import MOVING
 
 _COSTS = (Verdict.EXAMPLES, Verdict.LOST, Verdict.REPLAYED, Verdict.DIVERGED)
 """Verdicts that a closure which ran again may explain."""
@@ -24,7 +23,12 @@ _OF_DATA = ("DATA-COVER", "BATCH", "LOSS-EQ")
 
 
 def judge_with_retries(
-    run: TrialRun, plain: TrialRun, baseline: TrainingRecord, reference: TrainingRecord | None, judge: Judge
+    run: TrialRun,
+    plain: TrialRun,
+    baseline: TrainingRecord,
+    reference: TrainingRecord | None,
+    judge: Judge,
+    repeatable: bool = False,
 ) -> Trial:
     """Return the verdict of a trial, as :func:`judge_trial` does, with what a coordinator promises.
 
@@ -33,11 +37,12 @@ def judge_with_retries(
     in flight, may cost one batch or one update, and no more.
 
     :param reference: record of the run on one device, by which updates are counted.
+    :param repeatable: True if two uninterrupted runs have ended with the same bits.
     """
     asynchronous = any(rank.asynchronous for rank in baseline.ranks)
     if asynchronous and len(run.attempts) > 1 and not run.unproved and not run.last.failed:
         return _counted_at_the_end(run, plain, baseline, reference)
-    trial = judge_trial(run, plain, baseline, judge)
+    trial = judge_trial(run, plain, baseline, judge, repeatable)
     lost = {
         fault
         for fault in run.schedule
@@ -63,7 +68,7 @@ def judge_with_retries(
         trial,
         verdict=Verdict.RETRIED,
         finding=None,
-        message=f"retried: {words}; {counted(len(lost), 'closure')} in flight may cost a batch or an update each",
+        details=f"{words}; {counted(len(lost), 'closure')} in flight may cost a batch or an update each",
     )
 
 
@@ -82,7 +87,7 @@ def _counted_at_the_end(
     """Return the verdict of a program with concurrent steps that was started again. Its states belong to no step."""
     trial = begun(run, plain)
     if reference is None:
-        return replace(trial, verdict=Verdict.UNDECIDED, message="undecided: there is no run on one device")
+        return replace(trial, verdict=Verdict.UNDECIDED, details="there is no run on one device")
     record = replace(baseline, ranks=tuple(run.last.attempt.ranks))
     theirs = counted_updates(reference, baseline)
     ours = counted_updates(reference, record)
@@ -90,18 +95,16 @@ def _counted_at_the_end(
     name = next(iter(exact or [name for name in theirs if name in ours]), None)
     if name is None:
         why = "steps run concurrently, and no watched variable counts their updates"
-        return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {why}")
+        return replace(trial, verdict=Verdict.UNDECIDED, details=why)
     more = round(ours[name][0] - theirs[name][0])
     words = f"{name} counts {ours[name][0]:g} updates, {theirs[name][0]:g} without the interruption"
     if more and not exact:
         why = "Keras counts them, and may lose a count of steps that run at the same time"
-        return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {words}; {why}")
+        return replace(trial, verdict=Verdict.UNDECIDED, details=f"{words}; {why}")
     verdict = Verdict.REPLAYED if more > 0 else Verdict.LOST if more < 0 else Verdict.EQUAL
     if verdict is Verdict.EQUAL:
         return _of_state(trial, run, baseline, words)
-    return replace(
-        trial, verdict=verdict, steps=abs(more), message=f"{verdict.value} {counted(abs(more), 'step')}: {words}"
-    )
+    return replace(trial, verdict=verdict, steps=abs(more), details=words)
 
 
 def _of_state(trial: Trial, run: TrialRun, baseline: TrainingRecord, words: str) -> Trial:
@@ -110,19 +113,21 @@ def _of_state(trial: Trial, run: TrialRun, baseline: TrainingRecord, words: str)
     resumed = next(iter(rank.resumed.values()), {})
     values = {variable.name: lineage.digests([(variable, resumed)]) for variable in rank.variables}
     found = frozenset[str]().union(*values.values())
-    noted = [one.note for attempt in run.attempts[:-1] for one in attempt.points[0] if one.point.phase == "save"]
-    states = [frozenset(note.split()) for note in noted if note not in ("", MOVING)]
-    states.append(lineage.lineage_of(baseline.ranks[0])[0][1])
-    nearest = max(states, key=lambda state: len(found & state))
+    saves = [one for attempt in run.attempts[:-1] for one in attempt.points[0] if one.point.phase == "save"]
+    saved = [one.state for one in saves if one.state is not None]
+    initial = lineage.lineage_of(baseline.ranks[0])[0][1]
+    # A save before the first step has the initial values too.
+    nearest = max([*saved, initial], key=lambda state: len(found & state))
     other = [name for name, digest in values.items() if not digest <= nearest]
-    if other and MOVING in noted:
+    if other and any(one.moving for one in saves):
         why = "steps went on during a save, so that it is not known what it contains"
-        return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {why}; {words}")
+        return replace(trial, verdict=Verdict.UNDECIDED, details=f"{why}; {words}")
     if other:
         more = f" and {len(other) - 1} more" if len(other) > 1 else ""
-        message = f"diverged: the last attempt continued with a value of {other[0]}{more} that no save has; {words}"
-        return replace(trial, verdict=Verdict.DIVERGED, message=message)
+        told = f"the last attempt continued with a value of {other[0]}{more} that no save has; {words}"
+        return replace(trial, verdict=Verdict.DIVERGED, details=told)
     if nearest - found or not found:
         why = "the last attempt restored some variables only after its loop had begun, or it has no loop"
-        return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {why}; {words}")
-    return replace(trial, verdict=Verdict.EQUAL, message=f"equal: {words}, and it continued with the values of a save")
+        return replace(trial, verdict=Verdict.UNDECIDED, details=f"{why}; {words}")
+    began = "continued with the values of a save" if nearest in saved else "began anew with the initial values"
+    return replace(trial, verdict=Verdict.EQUAL, details=f"{words}, and it {began}")

@@ -19,7 +19,7 @@ _OF_CHECKPOINT = re.compile(r"\.(index|data-\d+-of-\d+)$")
 def damaged_files(run: TrialRun) -> tuple[str, ...]:
     """Return the files that the faults of a trial have damaged, relative to the folder of the run."""
     struck = [one for attempt in run.attempts for one in attempt.struck]
-    return tuple(one.note for one in struck if one.struck is not None and KINDS[one.struck.kind].only_in == "file")
+    return tuple(one.file for one in struck if one.struck is not None and KINDS[one.struck.kind].only_in == "file")
 
 
 def named(files: Sequence[str], ranks: Iterable[RankRecord]) -> str:

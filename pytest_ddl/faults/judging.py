@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pytest_ddl.equivalence.checks.resume import CHECK as RESUME
+from pytest_ddl.equivalence.checks.write import CHECK as WRITE
 from pytest_ddl.equivalence.checks.write import shared_writes
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.findings import Finding
@@ -15,22 +16,27 @@ from pytest_ddl.faults import damaged
 from pytest_ddl.faults.clashes import with_clashes
 from pytest_ddl.faults.joining import Joining, equal_bits
 from pytest_ddl.faults.trials import TrialRun
-from pytest_ddl.faults.verdict import Trial, Verdict, counted
+from pytest_ddl.faults.unlike import differences, goes_on, other_draws
+from pytest_ddl.faults.verdict import Trial, Verdict
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training.faults import KINDS
+from pytest_ddl.training.point_log import WRITING, Reached
 
 Judge = Callable[[TrainingRecord], Report]
 """Function that judges a record of a run under the strategy, as the comparison without faults did."""
 
 
-def judge_trial(run: TrialRun, plain: TrialRun, baseline: TrainingRecord, judge: Judge) -> Trial:
+def judge_trial(
+    run: TrialRun, plain: TrialRun, baseline: TrainingRecord, judge: Judge, repeatable: bool = False
+) -> Trial:
     """Return the verdict of a trial.
 
     :param plain: the uninterrupted run, as ``baseline`` has it.
+    :param repeatable: True if two uninterrupted runs have ended with the same bits.
     """
     trial = begun(run, plain)
     if run.unproved:
-        return replace(trial, verdict=Verdict.NOT_INJECTED, message=f"not injected: {run.unproved}")
+        return replace(trial, verdict=Verdict.NOT_INJECTED, details=run.unproved)
     if run.last.failed:
         return _without_end(trial, run, baseline, judge)
     joining = Joining(run, baseline) if len(run.attempts) > 1 else None
@@ -38,7 +44,7 @@ def judge_trial(run: TrialRun, plain: TrialRun, baseline: TrainingRecord, judge:
     if joining is not None:
         if joining.silent:
             why = "the last attempt ended without a loop and without restored values: restore before it returns"
-            return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {why}")
+            return replace(trial, verdict=Verdict.UNDECIDED, details=why)
         at = joining.at
         trial = replace(trial, resumed_at=at, work_lost=max(0, joining.done - at) if at is not None else None)
         ranks = joining.ranks
@@ -46,7 +52,7 @@ def judge_trial(run: TrialRun, plain: TrialRun, baseline: TrainingRecord, judge:
     record = replace(
         baseline, ranks=tuple(ranks), strategy=str(run.last.spec), num_replicas=run.last.attempt.num_replicas
     )
-    trial = _compared(trial, record, baseline, judge, joining is None or joining.at is not None)
+    trial = _Comparison(record, baseline, judge, repeatable).of(trial, joining is None or joining.at is not None)
     return _after_damage(trial, run, baseline)
 
 
@@ -61,65 +67,125 @@ def _after_damage(trial: Trial, run: TrialRun, baseline: TrainingRecord) -> Tria
         return trial
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     words = f"attempt {len(run.attempts)} continued with a value of {names[0]}{more} that no step has"
-    return replace(trial, verdict=Verdict.DAMAGED, message=f"{Verdict.DAMAGED.value}, {files[-1]}: {words}")
+    return replace(trial, verdict=Verdict.DAMAGED, damaged=files, details=words)
 
 
 def begun(run: TrialRun, plain: TrialRun) -> Trial:
     """Return a trial without a verdict, with the facts that follow from its points."""
-    trial = Trial(
-        run.schedule, Verdict.EXACT, "", detected=run.detected, resumed=run.resumed, attempts=len(run.attempts)
+    trial = Trial(run.schedule, Verdict.EXACT, detected=run.detected, resumed=run.resumed, attempts=len(run.attempts))
+    begun = [points for attempt in run.attempts[:-1] or run.attempts for points in attempt.points]
+    written = {one.file: None for points in begun for one in points if _begins_writing(one)}
+    return replace(
+        trial,
+        notes=_other_points(run, plain),
+        complete_save=_complete_save(run),
+        written=tuple(written),
+        in_writing=_in_writing(run),
     )
-    return replace(trial, notes=_other_points(run, plain), complete_save=_complete_save(run))
 
 
-def _compared(trial: Trial, record: TrainingRecord, baseline: TrainingRecord, judge: Judge, located: bool) -> Trial:
-    """Return the verdict of a trial whose last attempt has ended.
+def _begins_writing(reached: Reached) -> bool:
+    return (reached.point.when, reached.point.phase) == ("before", WRITING)
 
-    :param located: whether the step is known after which the last attempt continued.
-    """
-    extra = record.num_steps - baseline.num_steps
-    observed = _observed(record) and _observed(baseline)
-    ours, theirs = (_examples(one) if observed else Counter[object]() for one in (record, baseline))
-    twice, never = sum((ours - theirs).values()), sum((theirs - ours).values())
-    bits = equal_bits(record, baseline) and not extra and not twice and not never
-    bits = bits and _equal_values(record, baseline)
-    # Two writers of one file may be lucky.
-    lucky = not shared_writes(record).keys() <= shared_writes(baseline).keys()
-    if bits and observed and not lucky:
-        return replace(trial, message=_with_work("exact", trial))
-    if not observed:
-        trial = replace(trial, notes=(*trial.notes, "which examples were trained on was not observed"))
-    report = judge(record)
-    finding = _of_interruption(report, lambda: judge(baseline))
-    trial = replace(trial, twice=twice, never=never, finding=finding)
-    if extra:
-        verdict = Verdict.REPLAYED if extra > 0 else Verdict.LOST
-        words = f"{verdict.value} {counted(abs(extra), 'step')}: the final weights have {record.num_steps} updates, "
-        words += f"{baseline.num_steps} without the interruption"
-        return replace(trial, verdict=verdict, steps=abs(extra), message=words)
-    if (twice or never) and (located or finding is None):
+
+def _in_writing(run: TrialRun) -> str:
+    """Return the file in whose writing the last fault of a trial struck, or an empty text."""
+    for points in (points for attempt in reversed(run.attempts) for points in attempt.points):
+        for struck in reversed(points):
+            if struck.struck is not None and struck.point.phase == WRITING:
+                number = struck.point.number
+                return next(one.file for one in points if _begins_writing(one) and one.point.number == number)
+    return ""
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Comparison of an interrupted run, whose last attempt has ended, with one device and the uninterrupted run."""
+
+    record: TrainingRecord
+    baseline: TrainingRecord
+    judge: Judge
+    repeatable: bool
+
+    def of(self, trial: Trial, located: bool) -> Trial:
+        """Return the verdict of the trial.
+
+        :param located: whether the step is known after which the last attempt continued.
+        """
+        record, baseline = self.record, self.baseline
+        extra = record.num_steps - baseline.num_steps
+        observed = _observed(record) and _observed(baseline)
+        ours, theirs = (_examples(one) if observed else Counter[object]() for one in (record, baseline))
+        twice, never = sum((ours - theirs).values()), sum((theirs - ours).values())
+        bits = equal_bits(record, baseline) and not extra and not twice and not never
+        bits = bits and _equal_values(record, baseline)
+        # Two writers of one file may be lucky.
+        lucky = not shared_writes(record).keys() <= shared_writes(baseline).keys()
+        if bits and observed and not lucky:
+            return trial
+        if not observed:
+            trial = replace(trial, notes=(*trial.notes, "which examples were trained on was not observed"))
+        report = self.judge(record)
+        finding = _of_interruption(report, lambda: self.judge(baseline))
+        at, continued = trial.resumed_at or 0, located and trial.attempts > 1
+        longer = goes_on(record, baseline, at) if continued and extra > 0 else None
+        if continued and not extra and not bits and (finding is None or finding.check not in _PRECEDENCE):
+            finding = other_draws(record, baseline, at) or finding
         unknown = sum(count for name, count in (ours - theirs).items() if name not in theirs)
-        words = f"{counted(twice - unknown, 'example')} trained on twice, {counted(never, 'example')} never"
-        words += f", and {counted(unknown, 'example')} that the uninterrupted run does not have" if unknown else ""
-        return replace(trial, verdict=Verdict.EXAMPLES, message=words)
-    if report.passed and finding is None:
-        return replace(trial, verdict=Verdict.EQUAL, message=_with_work("equal", trial))
-    if finding is not None:
-        cause = finding.cause or "no known cause"
-        return replace(trial, verdict=Verdict.DIVERGED, message=f"diverged, {cause}: {finding.message}")
-    if bits:
-        return replace(trial, verdict=Verdict.EQUAL, message=_with_work("equal", trial))
-    reasons = list(report.inconclusive)
-    if report.findings:
-        reasons.append(f"{report.findings[0].message}, and so it does without the interruption")
-    return replace(trial, verdict=Verdict.UNDECIDED, message=f"undecided: {'; '.join(reasons) or _NOTHING}")
+        trial = replace(trial, steps=abs(extra), twice=twice, never=never, unknown=unknown, finding=finding)
+        if longer is not None:
+            return replace(trial, verdict=Verdict.DIVERGED, finding=longer, details=longer.message)
+        if extra:
+            words = f"the final weights have {record.num_steps} updates, {baseline.num_steps} without the interruption"
+            return replace(trial, verdict=Verdict.REPLAYED if extra > 0 else Verdict.LOST, details=words)
+        if (twice or never) and (located or finding is None):
+            return replace(trial, verdict=Verdict.EXAMPLES)
+        return self._without_other_examples(trial, report, bits, at)
+
+    def _without_other_examples(self, trial: Trial, report: Report, bits: bool, at: int) -> Trial:
+        """Return the verdict of the right number of updates, with the right examples."""
+        finding = trial.finding
+        if finding is not None:
+            return replace(trial, verdict=Verdict.DIVERGED, details=finding.message)
+        # What is excused hides what came after it, unless the uninterrupted run shows what was right.
+        comparable = self._same_variant and not trial.twice and not trial.never and at < self.record.num_steps
+        other = None
+        if comparable and report.tolerance is not None and (report.excused or not report.passed):
+            other = next(differences(self.record, self.baseline, report.tolerance, at), None)
+            if other is None:
+                return replace(trial, verdict=Verdict.EQUAL)
+        if report.passed and other is None:
+            return replace(trial, verdict=Verdict.EQUAL)
+        if bits:
+            return replace(trial, verdict=Verdict.EQUAL)
+        if other is not None:
+            name, step, error = other
+            size = f" by {error:.3g}" if error < float("inf") else ""
+            words = f"{name} differs{size} after step {step} from the run without the interruption"
+            if self.repeatable:
+                return replace(trial, verdict=Verdict.DIVERGED, details=words)
+            words += ", and it is not known whether a second run without the interruption has the same bits"
+            return replace(trial, verdict=Verdict.UNDECIDED, details=words)
+        reasons = list(report.inconclusive)
+        if report.findings:
+            reasons.append(f"{report.findings[0].message}, and so it does without the interruption")
+        reasons += [f"{one.message}, which is a known behavior, and hides what follows" for one in report.known]
+        return replace(trial, verdict=Verdict.UNDECIDED, details="; ".join(reasons) or _NOTHING)
+
+    @property
+    def _same_variant(self) -> bool:
+        record, baseline = self.record, self.baseline
+        alike = len(record.ranks) == len(baseline.ranks) and record.num_steps == baseline.num_steps
+        return alike and record.num_replicas == baseline.num_replicas
 
 
 _NOTHING = "nothing could be compared"
+_PRECEDENCE = {check: place for place, check in enumerate((WRITE, RESUME))}
+"""Check whose findings explain those of others -> place among these checks."""
 
 
 def _of_interruption(report: Report, judge_baseline: Callable[[], Report]) -> Finding | None:
-    """Return the finding that the interruption causes.
+    """Return the finding that the interruption causes: of several, the one that explains the others.
 
     A comparison may pass only after further runs, for example with constants for random numbers. Its own findings say
     nothing about the interruption.
@@ -129,7 +195,8 @@ def _of_interruption(report: Report, judge_baseline: Callable[[], Report]) -> Fi
     if not candidates:
         return None
     before = {(one.check, one.cause) for result in judge_baseline().results for one in result.findings}
-    return next((one for one in candidates if (one.check, one.cause) not in before), None)
+    left = [one for one in candidates if (one.check, one.cause) not in before]
+    return min(left, key=lambda one: _PRECEDENCE.get(one.check, len(_PRECEDENCE)), default=None)
 
 
 def _without_end(trial: Trial, run: TrialRun, baseline: TrainingRecord, judge: Judge) -> Trial:
@@ -144,13 +211,7 @@ def _without_end(trial: Trial, run: TrialRun, baseline: TrainingRecord, judge: J
     if verdict is Verdict.CANNOT_RESUME and (files := damaged.damaged_files(run)):
         said = damaged.named(files, ranks)
         verdict, what = (Verdict.REFUSED, said) if said else (verdict, damaged.unnamed(files, ranks))
-    return replace(
-        trial, verdict=verdict, finding=finding, message=f"{verdict.value}, attempt {len(run.attempts)}: {what}"
-    )
-
-
-def _with_work(word: str, trial: Trial) -> str:
-    return f"{word}, {counted(trial.work_lost, 'step')} made again" if trial.work_lost else word
+    return replace(trial, verdict=verdict, finding=finding, details=what)
 
 
 def _examples(record: TrainingRecord) -> Counter[object]:

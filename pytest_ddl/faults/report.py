@@ -48,7 +48,8 @@ class Limits:
             name = "always_loadable=True" if self.always_loadable else f"max_lost_steps={self.max_lost_steps}"
             return f"{name}, and it is not known where the run continued: its values are those of no step"
         if self.max_lost_steps is not None and (trial.work_lost or 0) > self.max_lost_steps:
-            return f"max_lost_steps={self.max_lost_steps}, and {trial.work_lost} steps were made again"
+            made = "1 step was" if trial.work_lost == 1 else f"{trial.work_lost} steps were"
+            return f"max_lost_steps={self.max_lost_steps}, and {made} made again"
         if self.detected_within is not None and (trial.detected or 0.0) > self.detected_within:
             return f"detected_within={self.detected_within:g}, and it took {trial.detected:.2f} s"
         if self.always_loadable and trial.attempts > 1 and (trial.resumed_at or 0) < trial.complete_save:
@@ -73,6 +74,8 @@ class FaultReport:
     """Number of points that the run without faults has on all ranks."""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    not_injected: str = ""
+    """Why no fault could be injected; empty if at least one was."""
 
     @property
     def broken(self) -> tuple[tuple[Trial, str], ...]:
@@ -87,6 +90,8 @@ class FaultReport:
         number = len(self.trials)
         if self.broken:
             return f"the training under {self.strategy} did not recover from {len(self.broken)} of {number} faults"
+        if self.not_injected:
+            return f"{Verdict.NOT_INJECTED.value} under {self.strategy}: {self.not_injected}"
         if not number:
             return f"no fault was injected under {self.strategy}: the run has no point that was asked for"
         return f"the training under {self.strategy} recovered from {number} of {number} faults"
@@ -97,12 +102,17 @@ class FaultReport:
         if not self.broken:
             return self.headline
         trial, why = self.broken[0]
-        return f"{why.partition(': ')[0]}, {'; then '.join(map(str, trial.schedule))}"
+        return f"{why if trial.recovered else trial.summary}, {'; then '.join(map(str, trial.schedule))}"
+
+    @property
+    def recovered(self) -> bool:
+        """True if there were trials, and each kept the limits."""
+        return bool(self.trials) and not self.broken
 
     @property
     def passed(self) -> bool:
-        """True if there were trials, and each kept the limits."""
-        return bool(self.trials) and not self.broken
+        """True if the program has recovered, and the comparison without faults has passed."""
+        return self.verdict == "pass"
 
     def __bool__(self) -> bool:
         """Return ``passed``, so that ``assert check_training(..., faults=...)`` works."""
@@ -110,8 +120,11 @@ class FaultReport:
 
     @property
     def verdict(self) -> str:
-        """``"pass"`` or ``"fail"``. A fault that did not strike, or that leaves something undecided, is no pass."""
-        return "pass" if self.passed else "fail"
+        """``"fail"`` if the program did not recover, otherwise the verdict of the comparison without faults.
+
+        A fault that did not strike, or that leaves something undecided, is no pass.
+        """
+        return self.comparison.verdict if self.recovered else "fail"
 
     @property
     def findings(self) -> list[Finding]:
@@ -136,6 +149,8 @@ class FaultReport:
                 "tasks": self.tasks,
                 "points": self.points,
                 "passed": self.passed,
+                "verdict": self.verdict,
+                "not_injected": self.not_injected,
                 "seconds": round(self.seconds, 3),
                 "notes": self.notes,
                 "trials": [self._trial(trial) for trial in self.trials],
@@ -157,6 +172,7 @@ class FaultReport:
             "seconds_to_detect": trial.detected,
             "seconds_to_resume": trial.resumed,
             "attempts": trial.attempts,
+            "written_outside_of_saves": trial.written,
             "cause": trial.finding.cause if trial.finding else None,
             "notes": trial.notes,
         }
@@ -166,6 +182,8 @@ class FaultReport:
 
     def _lines(self) -> Iterable[str]:
         yield self.headline
+        if self.not_injected:
+            return
         yield ""
         yield from self.table()
         costs = list(self._costs())
@@ -175,8 +193,13 @@ class FaultReport:
             yield ""
             yield f"✗ {'; then '.join(map(str, trial.schedule))}"
             yield f"    {why}"
-            if why != trial.message:
+            if trial.recovered:
                 yield f"    {trial.message}"
+            if trial.in_writing:
+                yield f"    the fault struck while {trial.in_writing} was written"
+            elif trial.written and trial.verdict is not Verdict.NOT_INJECTED:
+                shown = ", ".join(trial.written[:3]) + (" …" if len(trial.written) > 3 else "")
+                yield f"    written outside of save calls before: {shown}. What they say must fit the save."
             fix = FIXES.get(trial.verdict, trial.finding.fix if trial.finding is not None else "")
             if fix:
                 yield f"    fix: {fix}"

@@ -30,6 +30,10 @@ _ENDS_ALREADY = Point("after", "training")
 """Point after which the program has nothing left to do on this rank."""
 
 
+class NotInjectedError(Exception):
+    """No fault can be injected, because the program does not run as it did in the comparison."""
+
+
 @dataclass(frozen=True)
 class Sweep:
     """Request to inject one kind of fault at every point that a run without faults records, once each.
@@ -39,16 +43,20 @@ class Sweep:
 
     kind: str = "kill"
     phases: Sequence[str] = PHASES
-    """Phases whose points are swept: ``training``, ``step``, ``save``, ``restore``, ``evaluation``."""
+    """Phases whose points are swept: ``training``, ``step``, ``save``, ``writing``, ``restore``, ``evaluation``."""
     writes: bool = True
-    """True to strike before each change of a file in a save too."""
-    tasks: Sequence[str] = ()
-    """Tasks that are struck, for example ``["worker:1"]``; all of them by default."""
-    points: Sequence[str] = ()
-    """Points at which to strike, for example ``["before step 3", "in save 1, write 2"]``; all of them by default."""
+    """True to strike before each change of a file in a save or a writing too."""
+    tasks: Sequence[str] | None = None
+    """Tasks that are struck, for example ``["worker:1"]``; ``None`` for all of them."""
+    points: Sequence[str] | None = None
+    """Points at which to strike, for example ``["before step 3", "in save 1, write 2"]``; ``None`` for all of them."""
 
     def __post_init__(self) -> None:
-        for point in self.points:
+        for name in ("phases", "tasks", "points"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, str) or not value):
+                raise FaultError(f"{name}={value!r} must be a list of at least one name; leave it out for all of them")
+        for point in self.points or ():
             Point.parse(point)
 
     def wants(self, task: str, point: Point) -> bool:
@@ -57,8 +65,8 @@ class Sweep:
         return (
             point.phase in self.phases
             and (self.writes or point.detail != "write")
-            and (not self.tasks or task in self.tasks)
-            and (not self.points or str(point) in self.points)
+            and (self.tasks is None or task in self.tasks)
+            and (self.points is None or point in map(Point.parse, self.points))
             and (not only_in or point.detail == only_in)
             # A kill here would be one after the last write of the save.
             and not (point.detail == "file" and only_in != "file")
@@ -102,24 +110,26 @@ class Injector:
         """Run the program once without faults, and keep its points.
 
         :raises ArgumentError: if the program cannot be interrupted in this way.
+        :raises NotInjectedError: if the run fails, or is another one than the one that was compared.
         """
         self.settings = replace(self.settings, points=True, writes=writes, servers=self.tasks.servers)
         self.plain: TrialRun = run_trial(self.program, self.settings, (), Restarts(0), self.timeout)
         attempt = self.plain.last.attempt
         errors = [rank.error for rank in attempt.ranks if rank.error is not None]
         if errors:
-            raise ArgumentError(f"faults: the run without a fault failed: {errors[0].type}: {errors[0].message}")
+            raise NotInjectedError(f"the run without a fault failed: {errors[0].type}: {errors[0].message}")
         if any(rank.results.get("restart") for rank in attempt.ranks):
             raise ArgumentError("faults: the program interrupts itself with run.restart(); leave this call out")
         self.baseline = self.program.record(
             self.program.spec, self.settings, attempt.ranks, attempt.num_replicas, time.monotonic() - self.plain.started
         )
         known = self.comparison.distributed
-        if known is None or not equal_bits(self.baseline, known):
+        self.repeatable = known is not None and equal_bits(self.baseline, known)
+        if not self.repeatable:
             again = self.judge(self.baseline)
-            if not again.passed:
+            if not again.passed and again.verdict != self.comparison.verdict:
                 why = again.findings[0].message if again.findings else "; ".join(again.inconclusive)
-                raise ArgumentError(f"faults: the run without a fault is not the one that was compared: {why}")
+                raise NotInjectedError(f"the run without a fault is not the one that was compared: {why}")
         self.settings = replace(self.settings, lineage=lineage.lineage_of(attempt.ranks[0]))
         self.points: list[tuple[str, Reached]] = []
         for task, one in points_of(self.plain, self.tasks.ranks):
@@ -132,7 +142,7 @@ class Injector:
         if schedule not in self._made:
             run = run_trial(self.program, self.settings, schedule, self.restarts, self.timeout, self.place)
             self._made[schedule] = judge_with_retries(
-                run, self.plain, self.baseline, self.comparison.reference, self.judge
+                run, self.plain, self.baseline, self.comparison.reference, self.judge, self.repeatable
             )
             self._keep_restores(schedule, run)
         return self._made[schedule]
@@ -173,8 +183,8 @@ class Injector:
         for task, (schedule, points) in sorted(self._restores.items()):
             again = [Fault(wanted.kind, task, point, attempt=2) for point in points if wanted.wants(task, point)]
             trials += [self.trial((*schedule, fault)) for fault in again]
-        struck = {str(trial.schedule[-1].point) for trial in trials}
-        if missing := [point for point in wanted.points if point not in struck]:
+        struck = {trial.schedule[-1].point for trial in trials}
+        if missing := [point for point in wanted.points or () if Point.parse(point) not in struck]:
             raise FaultError(f"points: the run has no point {missing[0]!r} that this sweep strikes")
         return trials
 
@@ -203,7 +213,7 @@ def inject(injector: Injector, plan: Plan, limits: Limits) -> FaultReport:
     """
     started = time.monotonic()
     if isinstance(plan, Sweep):
-        injector.record(plan.writes and "save" in plan.phases)
+        injector.record(plan.writes and bool({"save", "writing"} & set(plan.phases)))
         trials = injector.sweep(plan)
     elif isinstance(plan, tuple):
         injector.record(any(fault.point.detail == "write" for fault in plan))

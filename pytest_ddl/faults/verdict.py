@@ -59,14 +59,22 @@ class Trial:
 
     schedule: tuple[Fault, ...]
     verdict: Verdict
-    message: str
-    """The verdict in words."""
+    details: str = ""
+    """Reason for the verdict in words; empty if the summary says it all."""
     steps: int = 0
     """Updates that the final weights have too many (``replayed``) or too few (``lost``)."""
     twice: int = 0
     """Examples that the final weights were trained on once more than without the interruption."""
     never: int = 0
     """Examples that the final weights were not trained on."""
+    unknown: int = 0
+    """Those of ``twice`` that the uninterrupted run does not have at all."""
+    damaged: tuple[str, ...] = ()
+    """Files that the faults have damaged."""
+    written: tuple[str, ...] = ()
+    """Files that Python wrote outside of a save before the last fault, each once, in the order of time."""
+    in_writing: str = ""
+    """The one of these files in whose writing the last fault struck; empty if it struck elsewhere."""
     work_lost: int | None = None
     """Steps that had been made before the interruption and were made again; ``None`` if nothing was interrupted."""
     complete_save: int = 0
@@ -85,6 +93,32 @@ class Trial:
     @property
     def recovered(self) -> bool:
         return self.verdict in RECOVERED
+
+    @property
+    def summary(self) -> str:
+        """The verdict with its size, in a few words."""
+        word = self.verdict.value
+        if self.verdict in (Verdict.LOST, Verdict.REPLAYED):
+            return f"{word} {counted(self.steps, 'step')}"
+        if self.verdict is Verdict.EXAMPLES:
+            known = f"{counted(self.twice - self.unknown, 'example')} trained on twice"
+            words = f"{known}, {counted(self.never, 'example')} never"
+            other = f", and {counted(self.unknown, 'example')} that the uninterrupted run does not have"
+            return words + (other if self.unknown else "")
+        if self.verdict is Verdict.DIVERGED and self.finding is not None:
+            return f"{word}, {self.finding.cause or 'no known cause'}"
+        if self.verdict in (Verdict.HUNG, Verdict.CANNOT_RESUME, Verdict.REFUSED):
+            return f"{word}, attempt {self.attempts}"
+        if self.verdict is Verdict.DAMAGED and self.damaged:
+            return f"{word}, {self.damaged[-1]}"
+        if self.verdict in (Verdict.EXACT, Verdict.EQUAL) and self.work_lost:
+            return f"{word}, {counted(self.work_lost, 'step')} made again"
+        return word
+
+    @property
+    def message(self) -> str:
+        """The verdict in words, with the reason."""
+        return f"{self.summary}: {self.details}" if self.details else self.summary
 
     def __str__(self) -> str:
         return f"{'; then '.join(map(str, self.schedule))}: {self.message}"

@@ -10,11 +10,11 @@ from signal import SIGABRT, SIGKILL, SIGSTOP, SIGTERM
 from pytest_ddl.messages import did_you_mean
 
 TRAINING = "training"
-PHASES = ("training", "step", "save", "restore", "evaluation")
+PHASES = ("training", "step", "save", "writing", "restore", "evaluation")
 """Parts of a run that have points. The first has no number, because a run trains once."""
 DETAILS = ("batch", "collective", "write", "file")
 """Events in a phase that have points of their own. The index of a batch is the replica. The others count from 1: a
-collective starts, the rank changes a file of the run in a save, a file of a save is complete."""
+collective starts, the rank changes a file of the run in a save or a writing, a file of a save is complete."""
 _POINT = re.compile(r"(before|in|after) ([a-z]+)(?: (\d+))?(?:, ([a-z]+) (\d+))?")
 _FAULT = re.compile(r"([a-z-]+) ([a-z]+:\d+) (.+?)(?: of attempt (\d+))?(?: for ([\d.]+) s)?")
 
@@ -151,6 +151,10 @@ class Point:
             raise FaultError(
                 f"{text!r}: 'in' needs an event in the {phase} and its number ({wanted}), others have none"
             )
+        counted = {phase: number, **({} if detail == "batch" else {detail: index})}
+        for name, one in counted.items():
+            if one is not None and int(one) == 0:
+                raise FaultError(f"{text!r}: there is no {name} 0, because they are counted from 1")
         return cls(when, phase, int(number or 0), detail or "", int(index or 0))
 
 

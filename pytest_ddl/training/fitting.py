@@ -124,6 +124,7 @@ def _as_list(callbacks: Any) -> list[Any]:
 def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
     """Return a callback that records, of the flavor of Keras that the model belongs to."""
     keras = flavor_of(model)
+    epochs: dict[int, int] = {}
 
     def on_train_batch_end(self: Any, _batch: int, logs: Any = None) -> None:
         shown = dict(logs or {})
@@ -139,7 +140,9 @@ def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
         listener.end_phase("evaluation")
         listener.end_without_step()  # validation consumes examples that belong to no step
 
-    def on_epoch_begin(_self: Any, _epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(_self: Any, epoch: int, logs: Any = None) -> None:
+        epochs.setdefault(epoch, listener.completed)
+        listener.fact("epochs", epochs)
         listener.begin()  # the program's callbacks may restore variables in on_train_begin
 
     methods: dict[str, Callable[..., Any]] = {"on_test_end": on_test_end, "on_epoch_begin": on_epoch_begin}

@@ -15,16 +15,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from pytest_ddl.records import Array
 from pytest_ddl.training.damage import Held
 from pytest_ddl.training.faults import KINDS, TRAINING, Fault, Point
 from pytest_ddl.training.striking import connections_of_host, disturb, strike
 
-CONNECTIONS = "open connections of the task: {}"
-"""Note at the point of a fault of the network."""
-MOVING = "moving"
-"""Note at the end of a save while steps went on."""
+WRITING = "writing"
+"""Phase in which the program writes a file of the run outside of a save. It lasts until the next point."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,26 @@ class Reached:
     """Time on the clock of :func:`time.monotonic`, which all processes of a machine share."""
     struck: Fault | None = None
     """Fault that struck here."""
-    note: str = ""
-    """Description of the event, for example the call and the file of a write."""
+    file: str = ""
+    """File of a save, or of a writing outside of saves, relative to the folder of the run."""
+    change: str = ""
+    """Call that changes a file in a save or a writing, with its paths."""
+    connections: int | None = None
+    """Number of open connections of the task, at the point of a fault of the network."""
+    state: frozenset[str] | None = None
+    """Digests of the values that a save contains, if steps run concurrently and none ended during the save."""
+    moving: bool = False
+    """True if steps went on during a save, so that it is not known what it contains."""
+
+
+class Gate(Protocol):
+    """Interface of :class:`~pytest_ddl.training.write_gate.WriteGate`."""
+
+    def open(self) -> None:
+        """Count the changes of files from now on."""
+
+    def close(self) -> None:
+        """Let all changes pass again."""
 
 
 def path_of(folder: str, attempt: int, rank: int) -> Path:
@@ -45,9 +62,12 @@ def path_of(folder: str, attempt: int, rank: int) -> Path:
     return Path(folder) / f".points-{attempt}-{rank}"
 
 
-def line_of(point: Point, struck: Fault | None = None, note: str = "") -> bytes:
-    """Return the line of the log for a point."""
-    return json.dumps([time.monotonic(), str(point), str(struck) if struck else "", note]).encode() + b"\n"
+def line_of(point: Point, struck: Fault | None = None, **facts: Any) -> bytes:
+    """Return the line of the log for a point.
+
+    :param facts: further fields of :class:`Reached`, by name.
+    """
+    return json.dumps([time.monotonic(), str(point), str(struck) if struck else "", facts]).encode() + b"\n"
 
 
 class Points:
@@ -74,33 +94,58 @@ class Points:
         self._ended = 0
         self._slow: Fault | None = None
         self._held: Held | None = None
+        self.gate: Gate | None = None
+        """Gate that counts the single changes of a file."""
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
 
-    def begin(self, phase: str, number: int | None = None) -> None:
+    def write(self, path: str) -> None:
+        """Enter the writing of a file outside of a save, before the file changes.
+
+        :param path: path of the file in the folder of the run.
+        """
+        self.begin(WRITING, file=path)
+        if self.gate is not None:
+            self.gate.open()
+
+    def _end_writing(self) -> None:
+        """Leave the writing of a file, at the next point: Python does not say when a file is closed."""
+        with self._lock:  # threads of TensorFlow reach points too
+            if not self._open or self._open[-1][0] != WRITING:
+                return
+            _, number = self._open.pop()
+        if self.gate is not None:
+            self.gate.close()
+        self._reach(Point("after", WRITING, number))
+
+    def begin(self, phase: str, number: int | None = None, **facts: Any) -> None:
         """Enter a phase. Without a number, it is the next one of its kind."""
+        self._end_writing()
         number = self._next(phase, 0, "") if number is None else number
         self._open.append((phase, number))
         if phase == "step" and self._slow is not None:
             strike(self._slow)
-        self.reach(Point("before", phase, number))
+        self._reach(Point("before", phase, number), **facts)
 
-    def end(self, phase: str, note: str = "") -> None:
+    def end(self, phase: str, **facts: Any) -> None:
         """Leave a phase. Nothing happens if the program is not in it."""
+        self._end_writing()
         if self._open and self._open[-1][0] == phase:
-            self.reach(Point("after", *self._open.pop()), note)
+            self._reach(Point("after", *self._open.pop()), **facts)
 
     def end_step(self, number: int) -> None:
         """Leave a step. A loop that the program writes enters none, so only its end is logged."""
         if number <= self._ended:
             return
         self._ended = number
+        self._end_writing()
         if self._open and self._open[-1][0] == "step":
             self.end("step")
         else:
-            self.reach(Point("after", "step", number))
+            self._reach(Point("after", "step", number))
 
     def leave(self, phase: str) -> None:
         """Leave a phase that has not taken place, for example a step for which there was no data."""
+        self._end_writing()
         if self._open and self._open[-1][0] == phase:
             self._open.pop()
 
@@ -109,21 +154,21 @@ class Points:
 
         :param index: the replica, or ``None`` to count the events of this kind in the phase.
         """
+        self._end_writing()
         if self._open:
             phase, number = self._open[-1]
             # Steps that run concurrently have no phase of their own. Their events are counted.
             index = None if phase == TRAINING else index
-            self.reach(
-                Point("in", phase, number, detail, self._next(phase, number, detail) if index is None else index)
-            )
+            place = self._next(phase, number, detail) if index is None else index
+            self._reach(Point("in", phase, number, detail, place))
 
-    def reach(self, point: Point, note: str = "") -> None:
+    def _reach(self, point: Point, **facts: Any) -> None:
         """Log a point. If faults of this run are set here, they strike after the line of the log was written."""
         if self._held is not None:
             self._damage(self._held, point)
-        self._strike(point, self._faults.pop(point, []), note)
+        self._strike(point, self._faults.pop(point, []), **facts)
 
-    def _strike(self, point: Point, faults: Sequence[Fault], note: str = "") -> None:
+    def _strike(self, point: Point, faults: Sequence[Fault], **facts: Any) -> None:
         disturbed = [
             (fault, connections_of_host() if fault.is_outside(self._cut_outside) else disturb(fault))
             for fault in faults
@@ -131,9 +176,9 @@ class Points:
         ]
         faults = [fault for fault in faults if not KINDS[fault.kind].network]
         # A fault of the network has struck only if there was a connection.
-        lines = [line_of(point, fault if count else None, CONNECTIONS.format(count)) for fault, count in disturbed]
-        lines += [line_of(point, fault, note) for fault in faults]
-        os.write(self._file, b"".join(lines) or line_of(point, note=note))
+        lines = [line_of(point, fault if count else None, connections=count) for fault, count in disturbed]
+        lines += [line_of(point, fault, **facts) for fault in faults]
+        os.write(self._file, b"".join(lines) or line_of(point, **facts))
         for fault, count in disturbed:
             if count and fault.is_outside(self._cut_outside):
                 _wait_until_struck(self.path, fault)
@@ -158,7 +203,7 @@ class Points:
             if KINDS[fault.kind].only_in:
                 self._held = Held.open(fault, path, folder, trained())
         others = [fault for fault in faults if not KINDS[fault.kind].only_in]
-        self._strike(point, others, os.path.relpath(path, os.path.realpath(folder)))
+        self._strike(point, others, file=os.path.relpath(path, os.path.realpath(folder)))
 
     def _damage(self, held: Held, next_point: Point) -> None:
         """Damage a file and end the process, unless the program has removed the file or is still in the save."""
@@ -167,7 +212,7 @@ class Points:
             return
         self._held = None
         if name := held.name:
-            os.write(self._file, line_of(point, held.fault, name))
+            os.write(self._file, line_of(point, held.fault, file=name))
             held.damage()
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -211,6 +256,8 @@ def read(path: Path) -> tuple[Reached, ...]:
     for line in lines:
         if not line.endswith(b"\n"):
             break  # the rank ended while it wrote this line
-        at, point, struck, note = json.loads(line)
-        found.append(Reached(Point.parse(point), at, Fault.parse(struck) if struck else None, note))
+        at, point, struck, facts = json.loads(line)
+        if "state" in facts:
+            facts["state"] = frozenset(facts["state"])
+        found.append(Reached(Point.parse(point), at, Fault.parse(struck) if struck else None, **facts))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Stop a rank before each change of its files during a save, so that a fault can strike at every one of them.
+"""Stop a rank before each change of its files while it writes, so that a fault can strike at every one of them.
 
 TensorFlow and HDF5 write in native code, which Python cannot observe. The kernel can: a seccomp filter with a listener
 (seccomp_unotify(2), Linux 5.7 or newer, no privileges needed) suspends each system call that changes a file. Another
@@ -46,7 +46,7 @@ class _Program(ctypes.Structure):
 
 
 class WriteGate:
-    """Gate through which the changes of files pass while a save is open. It notes the reason if there can be none."""
+    """Gate through which the changes of files pass while the program saves or writes."""
 
     def __init__(self, points: Points, folder: str) -> None:
         self._points = points
@@ -66,12 +66,13 @@ class WriteGate:
         """Let the listener count the changes of files from now on. The first call installs the filter."""
         if self._channel is None:
             self._install()
-        self._say({"open": self._points.here[1]})
+        phase, number = self._points.here
+        self._say({"open": f"{phase} {number}"})
 
     def close(self) -> None:
         """Let all changes pass again."""
         if self._channel is not None:
-            self._say({"open": 0})
+            self._say({"open": ""})
 
     def _install(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -93,7 +94,7 @@ class WriteGate:
         _KEPT.append(ours)
         self._channel = ours
 
-    def _say(self, message: dict[str, int]) -> None:
+    def _say(self, message: dict[str, str]) -> None:
         assert self._channel is not None
         with contextlib.suppress(OSError):
             self._channel.sendall(json.dumps(message).encode())

@@ -43,7 +43,7 @@ _LONGEST = 4096
 
 
 class Listener:
-    """State of one gate: the open save, the number of its changes, and the faults."""
+    """State of one gate: the phase in which the rank writes, the number of its changes, and the faults."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -53,7 +53,7 @@ class Listener:
         self._faults: dict[str, list[str]] = plan["faults"]
         self._log = os.open(plan["log"], os.O_WRONLY | os.O_APPEND)
         self._names = CALLS[os.uname().machine]
-        self._save = 0
+        self._phase = ""
         self._changes = 0
         self._full = False
         channel.send(b"ready")
@@ -74,7 +74,8 @@ class Listener:
     def _hear(self) -> bool:
         message = self._channel.recv(1024)
         if message:
-            self._save, self._changes = json.loads(message)["open"], 0
+            phase = json.loads(message)["open"]
+            self._phase, self._changes = phase, 0
             self._channel.send(b"ok")
         return bool(message)
 
@@ -86,7 +87,7 @@ class Listener:
             return  # the caller was killed meanwhile
         key, thread, _flags, number, _arch, _address, *arguments = struct.unpack("=QIIiIQ6Q", notice)
         refused = 0
-        if self._save:
+        if self._phase:
             with contextlib.suppress(OSError, UnicodeDecodeError):
                 refused = self._pass(thread, self._names[number], arguments)
         answer = struct.pack("=QqiI", key, 0, -refused, 0 if refused else _CONTINUE)
@@ -99,10 +100,10 @@ class Listener:
         if not paths or any(path is None or path.startswith(".") for path in paths):
             return 0  # of another folder, or of this package
         self._changes += 1
-        point = f"in save {self._save}, write {self._changes}"
+        point = f"in {self._phase}, write {self._changes}"
         kind, text = self._faults.pop(point, ("", ""))
-        note = f"{name} {' -> '.join(str(path) for path in paths)}"
-        os.write(self._log, json.dumps([time.monotonic(), point, text, note]).encode() + b"\n")
+        change = f"{name} {' -> '.join(str(path) for path in paths)}"
+        os.write(self._log, json.dumps([time.monotonic(), point, text, {"change": change}]).encode() + b"\n")
         if kind in ("kill", "torn-write"):
             if kind == "torn-write":
                 _write_half(thread, name, arguments)

@@ -10,6 +10,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from pytest_ddl.config import given_options, seconds_argument
 from pytest_ddl.trying.legacy import imports_keras, keras_2_name
 from pytest_ddl.trying.source import Source, SourceError
 
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data", type=Path, action="append", default=[], metavar="PATH",
         help="file or folder that the script reads from its working directory; repeatable",
     )  # fmt: skip
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="deadline of each comparison")
+    parser.add_argument("--timeout", type=seconds_argument, metavar="SECONDS", help="deadline of each comparison")
     parser.add_argument("--seed", type=int, metavar="N", help="seed of every run (default: always the same)")
     parser.add_argument("--strict", action="store_true", help="fail on approximations too")
     parser.add_argument(
@@ -83,11 +84,7 @@ def main(options: argparse.Namespace) -> int:
             "keras": why,
             "data": [str(path.absolute()) for path in options.data],
         },
-        "arguments": {
-            name: value
-            for name in ("timeout", "seed", "strict")
-            if (value := getattr(options, name)) not in (None, False)
-        },
+        "arguments": given_options(options, ("timeout", "seed", "strict")),
     }
     command = [sys.executable, "-m", "pytest", "-p", "pytest_ddl.trying.plugin", f"--ddl-try={json.dumps(plan)}"]
     command += [f"--ddl-strategy={options.strategy}", "-rs", source.file]

@@ -32,16 +32,18 @@ def build(run, late=False, layers=2):
     return model, optimizer
 
 
-def step_function(run, model, optimizer):
+def step_function(run, model, optimizer, trained=None):
+    trained = trained or model
+
     @tf.function
     def train_step(iterator):
         def replica_step(batch):
             x, y = batch
             with tf.GradientTape() as tape:
-                error = tf.square(model(x) - tf.cast(y, model.compute_dtype))[:, 0]
+                error = tf.square(model(x) - tf.cast(y, trained.compute_dtype))[:, 0]
                 loss = tf.nn.compute_average_loss(error, global_batch_size=run.global_batch_size)
-            gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            gradients = tape.gradient(loss, trained.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, trained.trainable_variables, strict=True))
             return loss
 
         return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
@@ -222,6 +224,50 @@ def loaded(run):
     begun = int(model.optimizer.iterations.numpy()) // 3
     save = keras.callbacks.ModelCheckpoint(str(path))
     run.fit(model, dataset, epochs=2, initial_epoch=begun, callbacks=[save])
+
+
+def dropping(run, keeps=True):
+    """Train with Dropout, whose seeds Keras repeats over replicas, and write a file in each step.
+
+    :param keeps: whether the file has the state of the seeds.
+    """
+    with run.strategy.scope():
+        layers = [keras.layers.Dense(8), keras.layers.Dropout(0.5, seed=7), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((4,)), *layers])
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+    run.watch(model=model, optimizer=optimizer)
+    path = run.rank_path / "state.npz"
+    kept = [*(model.variables if keeps else model.trainable_variables), *optimizer.variables]
+    done = 0
+    if path.exists():
+        with np.load(path) as found:
+            for at, variable in enumerate(kept):
+                variable.assign(found[f"v{at}"])
+            done = int(found["done"])
+    x, y = data()
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size).skip(done)
+    step = step_function(run, lambda x: model(x, training=True), optimizer, model)
+    for _loss in run.steps(step, dataset):
+        done += 1
+        new = path.with_name("new.npz")
+        np.savez(new, done=done, **{f"v{at}": np.asarray(variable) for at, variable in enumerate(kept)})
+        new.replace(path)
+
+
+def dropping_without_seeds(run):
+    """Forget the seeds."""
+    dropping(run, keeps=False)
+
+
+def raises_under_a_strategy(run):
+    """Train on one device, and raise on several replicas after the second step."""
+    model, optimizer = build(run)
+    x, y = data()
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size)
+    for done, _loss in enumerate(run.steps(step_function(run, model, optimizer), dataset), 1):
+        if done == 2 and run.num_replicas > 1:
+            raise RuntimeError("several replicas are not supported")
 
 
 def starts_again(run):

@@ -20,7 +20,7 @@ from pytest_ddl.faults.verdict import Verdict
 from pytest_ddl.records import ErrorRecord
 from pytest_ddl.training.faults import Fault, Point
 from pytest_ddl.training.lineage import digests
-from pytest_ddl.training.point_log import MOVING, Reached
+from pytest_ddl.training.point_log import Reached
 from pytest_ddl.training.settings import RunSettings
 
 *_, LAST = RANK.steps
@@ -33,6 +33,7 @@ class Judged:
     def __init__(self, findings=(), inconclusive=()):
         self.findings, self.inconclusive = list(findings), list(inconclusive)
         self.results, self.expectations, self.passed = [], {}, not findings and not inconclusive
+        self.excused, self.known, self.tolerance = (), (), None
 
 
 def of_a_lost_worker(last, judged, baseline=BASELINE):
@@ -65,13 +66,20 @@ CONCURRENT = replace(BASELINE, ranks=(replace(RANK, asynchronous=True),))
 SAVED = RANK.steps[1].snapshot
 
 
-def note_of(values):
-    return " ".join(digests((variable, values) for variable in RANK.variables))
+MOVING = None
+"""State of a save while steps went on."""
 
 
-def after_a_restart(resumed, *notes, final=LAST.snapshot):
-    """The verdict of a program with concurrent steps whose first attempt saved with these notes."""
-    saves = tuple(Reached(Point("after", "save", number), 0.0, None, note) for number, note in enumerate(notes, 1))
+def state_of(values):
+    return digests((variable, values) for variable in RANK.variables)
+
+
+def after_a_restart(resumed, *states, final=LAST.snapshot):
+    """The verdict of a program with concurrent steps whose first attempt saved these states."""
+    saves = tuple(
+        Reached(Point("after", "save", number), 0.0, state=state, moving=state is None)
+        for number, state in enumerate(states, 1)
+    )
     first = attempt(replace(RANK, error=ErrorRecord("died", "was ended by SIGKILL", "", 3)), 0)
     first = replace(first, points=(saves,))
     last = replace(RANK, asynchronous=True, steps=(replace(LAST, snapshot=final),), resumed={0: resumed})
@@ -81,7 +89,7 @@ def after_a_restart(resumed, *notes, final=LAST.snapshot):
 
 
 def test_a_program_that_continues_with_a_save_has_its_updates():
-    assert after_a_restart(SAVED, note_of(SAVED)).verdict is Verdict.EQUAL
+    assert after_a_restart(SAVED, state_of(SAVED)).verdict is Verdict.EQUAL
 
 
 def test_a_program_that_saved_nothing_may_begin_again():
@@ -89,23 +97,23 @@ def test_a_program_that_saved_nothing_may_begin_again():
 
 
 def test_values_that_no_save_has_are_named():
-    trial = after_a_restart(changed(SAVED, WEIGHTS), note_of(SAVED))
+    trial = after_a_restart(changed(SAVED, WEIGHTS), state_of(SAVED))
     assert trial.verdict is Verdict.DIVERGED
     assert "that no save has" in trial.message
 
 
 def test_a_save_while_steps_go_on_decides_nothing():
-    trial = after_a_restart(changed(SAVED, WEIGHTS), note_of(RANK.initial), MOVING)
+    trial = after_a_restart(changed(SAVED, WEIGHTS), state_of(RANK.initial), MOVING)
     assert trial.verdict is Verdict.UNDECIDED
     assert "steps went on during a save" in trial.message
 
 
 def test_values_that_appear_late_decide_nothing():
     weights = {item.index: SAVED[item.index] for item in RANK.variables if item.kind in WEIGHTS}
-    assert after_a_restart(weights, note_of(SAVED)).verdict is Verdict.UNDECIDED
+    assert after_a_restart(weights, state_of(SAVED)).verdict is Verdict.UNDECIDED
 
 
 def test_a_lower_count_of_keras_decides_nothing():
-    trial = after_a_restart(SAVED, note_of(SAVED), final=RANK.steps[2].snapshot)
+    trial = after_a_restart(SAVED, state_of(SAVED), final=RANK.steps[2].snapshot)
     assert trial.verdict is Verdict.UNDECIDED
     assert "Keras counts them" in trial.message

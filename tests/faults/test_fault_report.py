@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,12 +19,17 @@ SECOND = (Fault.parse("kill worker:1 before step 1"),)
 IN_RESTORE = (*FIRST, Fault.parse("kill worker:0 before restore 1 of attempt 2"))
 
 
+PASSED = SimpleNamespace(verdict="pass")
+
+
 def trial(schedule=FIRST, verdict=Verdict.EXACT, **given):
-    return Trial(schedule, verdict, given.pop("message", verdict.value), **given)
+    return Trial(schedule, verdict, **given)
 
 
 def report(*trials, **limits):
-    return FaultReport("multi_worker_mirrored[workers=2]", ("worker:0", "worker:1"), trials, Limits(**limits), None, 9)
+    return FaultReport(
+        "multi_worker_mirrored[workers=2]", ("worker:0", "worker:1"), trials, Limits(**limits), PASSED, 9
+    )
 
 
 def test_the_table_counts_verdicts_by_phase_and_rank():
@@ -87,19 +94,35 @@ def test_the_worst_comes_first_with_its_fix():
 
 
 def test_the_first_line_names_the_worst_verdict_and_its_fault():
-    made = report(trial(verdict=Verdict.LOST, message="lost 2 steps: the final weights"), trial(SECOND))
+    made = report(trial(verdict=Verdict.LOST, steps=2, details="the final weights: few"), trial(SECOND))
+    assert made.broken[0][1] == "lost 2 steps: the final weights: few"
     assert made.first_line == "lost 2 steps, kill worker:0 before step 1"
     assert "did not recover from 1 of 2 faults" in made.headline
     assert report(trial()).first_line == report(trial()).headline
 
 
+@pytest.mark.parametrize("verdict", ["known", "inconclusive", "pass"])
+def test_a_recovery_is_no_pass_if_the_comparison_is_none(verdict):
+    made = replace(report(trial()), comparison=SimpleNamespace(verdict=verdict))
+    assert (made.recovered, made.verdict, bool(made)) == (True, verdict, verdict == "pass")
+    assert replace(made, trials=(trial(verdict=Verdict.LOST),)).verdict == "fail"
+
+
+def test_what_could_not_be_injected_says_why():
+    made = replace(report(), not_injected="the run without a fault failed")
+    assert made.verdict == "fail"
+    assert made.first_line == str(made) == made.headline
+    assert "not injected under multi_worker_mirrored[workers=2]: the run without a fault failed" in str(made)
+    assert json.loads(made.to_json())["not_injected"] == "the run without a fault failed"
+
+
 def test_json_and_page_have_every_trial(tmp_path):
-    made = report(trial(detected=0.5), trial(SECOND, Verdict.HUNG, message="hung <forever>"))
+    made = report(trial(detected=0.5), trial(SECOND, Verdict.HUNG, details="<forever>"))
     page = write(made, tmp_path / "pages")
     told = json.loads((tmp_path / "pages" / f"{page.stem}.json").read_text())
     assert [one["verdict"] for one in told["trials"]] == ["exact", "hung"]
     assert told["trials"][0]["faults"] == ["kill worker:0 before step 1"]
     assert told["passed"] is False
     text = page.read_text()
-    assert "hung &lt;forever&gt;" in text
+    assert "hung, attempt 1: &lt;forever&gt;" in text
     assert text.count("<tr>") == 3

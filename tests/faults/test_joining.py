@@ -206,5 +206,19 @@ def test_a_place_is_not_moved_by_values_that_are_expected():
 
 @pytest.mark.parametrize("limits", [{"max_lost_steps": 3}, {"always_loadable": True}])
 def test_a_limit_of_a_run_that_continued_at_an_unknown_step_is_broken(limits):
-    trial = Trial((Fault.parse("kill worker:0 before step 1"),), Verdict.EQUAL, "equal", attempts=2)
+    trial = Trial((Fault.parse("kill worker:0 before step 1"),), Verdict.EQUAL, attempts=2)
     assert "it is not known where the run continued" in Limits(**limits).broken_by(trial)
+
+
+def test_slots_that_a_new_optimizer_makes_in_its_first_step_are_named():
+    slots = {item.index for item in RANK.variables if item.kind is VariableKind.SLOT}
+    resumed = changed(RANK.steps[1].snapshot, (VariableKind.ITERATIONS,), by=-2)
+    late = continued(2, resumed={2: {index: parts for index, parts in resumed.items() if index not in slots}})
+    wrong = [changed(step.snapshot, (VariableKind.SLOT, *WEIGHTS), by=0.01) for step in late.steps]
+    later = [
+        replace(step, snapshot=changed(values, (VariableKind.ITERATIONS,), by=-2))
+        for step, values in zip(late.steps, wrong, strict=True)
+    ]
+    trial = verdict(replace(late, steps=tuple(later)))
+    assert (trial.verdict, trial.finding.cause) == (Verdict.DIVERGED, "resume-lost-state")
+    assert "the optimizer begins anew, without optimizer/momentum_0, optimizer/momentum_1" in trial.message

@@ -207,7 +207,7 @@ def test_a_fault_without_a_connection_has_not_struck(tmp_path, monkeypatch, coun
     points.close()
     (reached,) = point_log.read(tmp_path / "log")
     assert reached.point == FAULT.point
-    assert (reached.struck, reached.note) == (FAULT if count else None, f"open connections of the task: {count}")
+    assert (reached.struck, reached.connections) == (FAULT if count else None, count)
 
 
 @pytest.mark.parametrize(

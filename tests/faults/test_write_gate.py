@@ -29,7 +29,7 @@ def save(folder: Path, *faults: str):
 
 def test_each_change_of_a_file_of_the_run_is_a_point(tmp_path):
     run, done, writes = save(tmp_path)
-    assert [one.note for one in writes] == WRITES
+    assert [one.change for one in writes] == WRITES
     assert [one.point.index for one in writes] == [1, 2, 3, 4, 5, 6]
     assert done.stdout == "ended\n"
     assert (run / "later").read_bytes() == b"after the save"
@@ -39,7 +39,7 @@ def test_each_change_of_a_file_of_the_run_is_a_point(tmp_path):
 def test_a_kill_strikes_before_the_change(tmp_path, number):
     run, done, writes = save(tmp_path, f"kill worker:0 in save 1, write {number}")
     assert done.returncode == -signal.SIGKILL
-    assert [one.note for one in writes] == WRITES[:number]
+    assert [one.change for one in writes] == WRITES[:number]
     assert writes[-1].struck is not None
     size = {1: None, 2: 0, 3: 1000, 4: 1010}.get(number)
     assert (run / "new").stat().st_size == size if size is not None else not (run / "new").exists()

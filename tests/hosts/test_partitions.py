@@ -137,7 +137,7 @@ def test_a_rank_waits_until_its_host_is_cut_off(tmp_path: Path, monkeypatch: pyt
     points.begin("step", 3)
     points.close()
     (reached,) = point_log.read(tmp_path / "log")
-    assert (reached.struck, reached.note) == (FAULT if count else None, f"open connections of the task: {count}")
+    assert (reached.struck, reached.connections) == (FAULT if count else None, count)
     assert waited == ([FAULT] if count else [])
 
 

@@ -89,6 +89,18 @@ def saves_its_seed_generator(run):
             write_arrays(path, kept, done=done)
 
 
+def saves_its_generator(run):
+    """The noise of each replica comes from a ``tf.random.Generator`` that is in the checkpoint."""
+    with run.strategy.scope():
+        generator = tf.random.Generator.from_seed(3)
+    noise = keras.layers.Lambda(lambda x: x + generator.normal(tf.shape(x), stddev=0.1, dtype=x.dtype))
+    training = Training(run, layers=lambda: [keras.layers.Dense(8), noise])
+    manager = _restored(run, training, training.checkpoint(generator=generator))
+    for done in training.steps(batches(run).skip(training.count)):
+        if done % 2 == 0:
+            manager.save()
+
+
 def builds_its_model_in_the_first_step(run):
     """The restore is deferred: variables get their saved values when the first batch creates them."""
     with run.strategy.scope():
@@ -349,6 +361,9 @@ CORRECT = [
     *(Recovery(shuffles_with_a_seed_and_skips, fault) for fault in (EARLY, LATE, TWICE)),
     *(Recovery(saves_its_iterator, fault) for fault in ("kill worker:0 after step 5", END)),
     *(Recovery(saves_its_seed_generator, fault, given=KNOWN) for fault in (LATE, TWICE)),
+    # The same, with Keras' seeds recognized as a known behavior.
+    *(Recovery(saves_its_seed_generator, fault) for fault in (EARLY, END)),
+    Recovery(saves_its_generator, LATE),
     Recovery(
         saves_its_seed_generator,
         LATE,

@@ -183,6 +183,21 @@ def fit_continues_without_the_optimizer(run):
     run.fit(model, batches(run, EPOCH * BATCH), epochs=2, initial_epoch=first, callbacks=[Save()])
 
 
+def early_stopping_begins_anew(run):
+    """``EarlyStopping`` keeps its counts in attributes, which ``BackupAndRestore`` does not save: training goes on."""
+    model = _compiled(run)
+    backup = keras.callbacks.BackupAndRestore(str(run.tmp_path / "backup"), delete_checkpoint=False)
+    stop = keras.callbacks.EarlyStopping("loss", min_delta=100.0, patience=2)
+    run.fit(model, batches(run, EPOCH * BATCH), epochs=8, callbacks=[backup, stop])
+
+
+def backup_is_killed_before_its_count(run):
+    """``BackupAndRestore`` writes the epoch to a file of its own, after the weights."""
+    model = _compiled(run)
+    backup = keras.callbacks.BackupAndRestore(str(run.tmp_path / "backup"), delete_checkpoint=False)
+    run.fit(model, batches(run, EPOCH * BATCH), epochs=2, callbacks=[backup])
+
+
 def coordinator_forgets_the_step(run):
     """The coordinator of a parameter server is started again and schedules all steps once more."""
     training = Training(run)
@@ -224,6 +239,9 @@ PLANTED = [
         missed="cannot resume, with collectives that do not match",
     ),
     Recovery(backup_within_the_epoch, LATE, ("replayed",)),
+    Recovery(early_stopping_begins_anew, "kill worker:0 before step 8", ("diverged",), ("resume-lost-state",)),
+    Recovery(backup_is_killed_before_its_count, "kill worker:0 before writing 1", ("replayed",)),
+    Recovery(backup_is_killed_before_its_count, "kill worker:0 before writing 2", ("replayed",)),
     Recovery(fit_begins_with_the_first_epoch, LATE, ("replayed",)),
     Recovery(fit_continues_without_the_optimizer, LATE, ("diverged",), ("resume-lost-state",)),
     Recovery(coordinator_forgets_the_step, "kill chief:0 before step 6", ("replayed",), (), "parameter_server"),

@@ -118,6 +118,41 @@ def generator_is_not_saved(run):
     _continued(run, training, training.checkpoint(), batches(run).skip)
 
 
+def noise_has_no_generator(run):
+    """The noise comes from ``tf.random.normal``, whose state is a count in the process that nothing saves."""
+    noise = keras.layers.Lambda(lambda x: x + tf.random.normal(tf.shape(x), stddev=0.1, dtype=x.dtype))
+    training = Training(run, layers=lambda: [keras.layers.Dense(8), noise])
+    _continued(run, training, training.checkpoint(), batches(run).skip)
+
+
+def patience_is_lost(run):
+    """The program ends after four steps without progress. It counts them in a variable of Python, which begins anew."""
+    training = Training(run)
+    checkpoint = training.checkpoint()
+    manager, latest = manager_of(run, checkpoint)
+    if latest:
+        checkpoint.restore(latest)
+    for waited, batch in enumerate(run.batches(batches(run).repeat(2).skip(training.count)), 1):
+        run.record(training.step_of_batch(batch))
+        training.done.assign_add(1)
+        manager.save()
+        if waited == 4:
+            break
+
+
+def rate_of_a_plateau_is_lost(run):
+    """The rate falls when the program has waited for two steps, and the count of these begins anew."""
+    training = Training(run)
+    checkpoint = training.checkpoint()
+    manager, latest = manager_of(run, checkpoint)
+    if latest:
+        checkpoint.restore(latest)
+    for waited, _done in enumerate(training.steps(batches(run).skip(training.count)), 1):
+        if waited == 3:
+            training.optimizer.learning_rate.assign(0.01)
+        manager.save()
+
+
 def augmentation_begins_anew(run):
     """The state of the NumPy generator that augments the data is not saved (huggingface/transformers 17032)."""
     training = Training(run)
@@ -382,11 +417,23 @@ PLANTED = [
         dropout_begins_anew,
         LATE,
         ("diverged",),
-        ("resume-lost-state",),
+        ("resume-random-wrong", "resume-lost-state"),
         given=KNOWN,
-        missed="undecided, because the declared difference of dropout hides the lost state",
     ),
-    Recovery(generator_is_not_saved, LATE, ("diverged", "undecided")),
+    # The same, with Keras' seeds recognized as a known behavior.
+    Recovery(
+        dropout_begins_anew, "kill worker:0 before step 4", ("diverged",), ("resume-random-wrong", "resume-lost-state")
+    ),
+    Recovery(generator_is_not_saved, LATE, ("diverged",), ("resume-random-wrong",)),
+    Recovery(noise_has_no_generator, LATE, ("diverged",), ("resume-random-wrong",)),
+    Recovery(patience_is_lost, "kill worker:0 after step 3", ("diverged",), ("resume-lost-state",)),
+    Recovery(
+        rate_of_a_plateau_is_lost,
+        "kill worker:0 after step 2",
+        ("diverged",),
+        ("learning-rate-differs", "resume-step-wrong"),
+    ),
+    Recovery(count_is_in_a_file_of_its_own, "kill worker:0 in writing 3, write 2", ("cannot resume",)),
     Recovery(augmentation_begins_anew, LATE, ("examples",), ("resume-data-wrong", "examples-altered")),
     Recovery(data_begins_again, LATE, ("examples",), ("resume-data-wrong",)),
     Recovery(position_in_the_epoch_is_lost, LATE, ("examples",), ("resume-data-wrong", "resume-step-wrong")),

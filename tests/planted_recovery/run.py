@@ -43,12 +43,12 @@ def evaluate(entry: Recovery) -> Outcome:
         told += f" notes: {report.notes} {[one.notes for one in report.trials if one.notes]}"
     if not entry.broken and entry.verdicts in (("exact",), ("equal",)):
         wrong = [one for one in report.trials if one.verdict.value not in entry.verdicts]
-        return Outcome(not report.passed, report.passed and not wrong, told)
+        return Outcome(not report.recovered, report.recovered and not wrong, told)
     (trial,) = report.trials
     cause = trial.finding.cause if trial.finding else None
     right = trial.verdict.value in entry.verdicts and (not entry.causes or cause in entry.causes)
     right = right and (not entry.broken or any(entry.broken in why for _trial, why in report.broken))
-    return Outcome(not report.passed, right, told)
+    return Outcome(not report.recovered, right, told)
 
 
 def main(arguments: list[str]) -> int:

@@ -100,6 +100,14 @@ def _uncompared(rank: RankRecord, step: int) -> Iterator[str]:
             yield variable.name
 
 
+def _unmade_slots(rank: RankRecord, step: int) -> Iterator[str]:
+    """Yield the names of slots that had a value at the interruption, and that only a further step makes."""
+    saved, found = _before(rank, step), rank.resumed.get(step, {})
+    for variable in rank.variables:
+        if variable.kind is VariableKind.SLOT and saved.get(variable.index) and not found.get(variable.index):
+            yield variable.name
+
+
 def _matters(loss: _Loss, reference: TrainingRecord, tolerance: Tolerance, step: int) -> bool:
     """Return whether a loss still shows after a further step.
 
@@ -165,7 +173,12 @@ def _lost(distributed: TrainingRecord, lost: list[_Loss], step: int) -> Finding:
     worst = max(lost, key=lambda loss: (loss.variable.kind is VariableKind.TRAINABLE, loss.error))
     names = list(dict.fromkeys(loss.variable.name for loss in lost))
     concerned = {loss.rank.rank for loss in lost}
+    begins_anew = any(loss.variable.kind is VariableKind.ITERATIONS and _is_initial(loss) for loss in lost)
+    unmade = [name for name in _unmade_slots(worst.rank, step) if begins_anew and name not in names]
     words = f"{len(names)} variable(s) differ from their values after step {step}: {', '.join(names[:4])}"
+    if unmade:
+        more = f" and {len(unmade) - 4} more" if len(unmade) > 4 else ""
+        words += f"; the optimizer begins anew, without {', '.join(unmade[:4])}{more}"
     if len(concerned) < len(distributed.ranks):
         words += f"; only on rank {', '.join(map(str, sorted(concerned)))}"
         return _finding("workers-diverged", worst, step, words, ("resume-lost-state",))

@@ -47,14 +47,14 @@ def _check_values(given: Mapping[str, Any]) -> None:
         raise ValueError(f"train={given['train']!r} must be a function that takes the run, as in def train(run): …")
     for name in ("global_batch_size", "steps"):
         value = given.get(name)
-        if value is not None and not (_is_whole(value) and value >= 1):
+        if value is not None and not (is_whole(value) and value >= 1):
             raise ValueError(f"{name}={value!r} must be a whole number, at least 1")
     if given.get("precision", "auto") not in PRECISIONS:
         raise ValueError(not_one_of("precision", given["precision"], PRECISIONS))
     if given.get("timeout") is not None and not is_seconds(given["timeout"]):
         raise ValueError(f"timeout={given['timeout']!r} must be a positive number of seconds")
     seed = given.get("seed", 0)
-    if not (_is_whole(seed) and 0 <= seed < 2**32):
+    if not (is_whole(seed) and 0 <= seed < 2**32):
         raise ValueError(f"seed={seed!r} must be a whole number, at least 0 and below 2**32 (NumPy takes no other)")
     if not isinstance(given.get("strict", False), bool):
         raise ValueError(f"strict={given['strict']!r} must be True or False")
@@ -64,7 +64,8 @@ def _check_values(given: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}={value!r} must be a collection, for example {name}={example}")
 
 
-def _is_whole(value: object) -> bool:
+def is_whole(value: object) -> bool:
+    """Return whether a value is a whole number, and neither True nor False."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

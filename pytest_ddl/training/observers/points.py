@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, VariableKind
-from pytest_ddl.training import damage, lineage, notice
+from pytest_ddl.training import damage, lineage, notice, python_writes
 from pytest_ddl.training.callback_ops import add_callback
 from pytest_ddl.training.observers import saving
 from pytest_ddl.training.observers.base import Observer
-from pytest_ddl.training.point_log import MOVING, Points, path_of
+from pytest_ddl.training.point_log import Points, path_of
 from pytest_ddl.training.write_gate import WriteGate, why_not
 
 
@@ -31,14 +33,14 @@ class PointObserver(Observer):
         points = self.recorder.points = Points(path, own, self.settings.servers, cut_outside=self.settings.cut_outside)
         with ExitStack() as stack:
             stack.callback(points.close)
-            gate = self._gate(points, stack)
+            gate = points.gate = self._gate(points, stack)
             self._depth = 0
 
             def began(writes: bool) -> None:
                 # A manager's save calls the save of its checkpoint: both are one save.
                 self._depth += 1
                 if self._depth == 1:
-                    self._before = self._state() if writes else ""
+                    self._before = self._state() if writes else None
                     points.begin("save" if writes else "restore")
                     if gate is not None and writes:
                         gate.open()
@@ -55,23 +57,35 @@ class PointObserver(Observer):
                     if used is None:
                         points.leave(phase)
                     else:
-                        points.end(phase, self._saved() if writes else "")
+                        points.end(phase, **(self._saved() if writes else {}))
 
             stack.enter_context(saving.observed(lambda _call: None, began, ended))
+            thread, folder = threading.get_ident(), os.path.realpath(self.settings.tmp_path) + os.sep
+
+            def writes(path: str, _api: str) -> None:
+                # In a save, the files are those of the save. Threads of the program write at any time.
+                shown = os.path.realpath(path).removeprefix(folder)
+                inside = not os.path.isabs(shown) and not shown.startswith(".")
+                if inside and self._depth == 0 and threading.get_ident() == thread:
+                    points.write(shown)
+
             points.begin("training", 0)
+            stack.enter_context(python_writes.heard(writes))
             yield
 
-    def _saved(self) -> str:
-        """Return the digests of the values that a save contains, or :data:`MOVING` if steps changed them meanwhile."""
+    def _saved(self) -> dict[str, Any]:
+        """Return what the log says about the values that a save contains, if steps run concurrently."""
         state = self._state()
-        return state if state == self._before else MOVING
+        if state is None:
+            return {}
+        return {"state": sorted(state)} if state == self._before else {"moving": True}
 
-    def _state(self) -> str:
+    def _state(self) -> frozenset[str] | None:
         """Return the digests of the current values if steps run concurrently, because no step then has these values."""
         if not self.recorder.asynchronous:
-            return ""
+            return None
         values = [(item.record, {item.record.index: tuple(item.read())}) for item in self.recorder.watched]
-        return " ".join(sorted(lineage.digests(values)))
+        return lineage.digests(values)
 
     def _trained(self) -> list[Array]:
         """Return the current values of the trainable variables, which a save has just written."""

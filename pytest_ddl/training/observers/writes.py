@@ -1,28 +1,20 @@
-"""Record the files that a rank writes, from audit events of Python and from the save calls of TensorFlow and Keras.
-
-TensorFlow and HDF5 write files without an audit event.
-"""
+"""Record the files that a rank writes, from audit events of Python and from the save calls of TensorFlow and Keras."""
 
 from __future__ import annotations
 
 import os
-import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from pytest_ddl.records import WriteRecord
-from pytest_ddl.training import write_log
+from pytest_ddl.training import python_writes, write_log
 from pytest_ddl.training.lines import WRITE
 from pytest_ddl.training.observers import saving
 from pytest_ddl.training.observers.base import Observer
 
-_WRITING = os.O_WRONLY | os.O_RDWR
-_active: list[Callable[[str, str], Any]] = []
-"""Listeners for writes in this process: one while a training function runs, otherwise none."""
-_hooked: list[bool] = []
 _IGNORED = ("/dev/", "/proc/", "/sys/", sysconfig.get_paths()["purelib"], str(Path.home() / ".keras"))
 
 
@@ -40,13 +32,7 @@ class WriteObserver(Observer):
         if self.context.num_ranks < 2:
             yield  # one process cannot collide with other ranks
             return
-        if not _hooked:
-            sys.addaudithook(_on_event)  # an audit hook cannot be removed, so it stays for the life of the process
-            _hooked.append(True)
-        with ExitStack() as stack:
-            stack.enter_context(saving.observed(self._hear))
-            _active.append(self._wrote)
-            stack.callback(_active.clear)
+        with saving.observed(self._hear), python_writes.heard(self._writes_by_python):
             yield
 
     def end_run(self) -> Mapping[str, Any]:
@@ -58,6 +44,10 @@ class WriteObserver(Observer):
             shown = self._wrote(call.path, call.api)
             if call.failed and shown:
                 self._failed.setdefault(shown)
+
+    def _writes_by_python(self, path: str, api: str) -> None:
+        with suppress(Exception):  # an exception here would be raised in the program's call
+            self._wrote(path, api)
 
     def _wrote(self, path: str, api: str) -> str:
         """Record a write, and return its path as it is shown; an empty text if it does not count."""
@@ -76,19 +66,3 @@ class WriteObserver(Observer):
                 write_log.append(write_log.path_of(folder, self.settings.attempt, self.context.rank), record)
         self.recorder.lines.add(WRITE.format(shown))
         return shown
-
-
-def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
-    """Report files that Python writes. Python calls this hook for all audit events, and it must not raise."""
-    if not _active or event not in ("open", "os.rename"):
-        return
-    try:
-        if event == "open":
-            path, mode, flags = arguments
-            # Without a mode it is os.open, for locks and files that are only touched.
-            if isinstance(mode, str) and flags & _WRITING and isinstance(path, str | bytes | os.PathLike):
-                _active[-1](os.fsdecode(path), "open")
-        elif event == "os.rename" and os.path.isfile(arguments[0]):
-            _active[-1](os.fsdecode(arguments[1]), "os.rename")
-    except Exception:  # an exception here would be raised in the program's call
-        return
