@@ -13,6 +13,7 @@ READERS = ("startswith", "endswith", "partition", "rpartition", "removeprefix", 
 TEXTS = ("message", "reason", "evidence", "origin", "note", "text", "why", "doubt", "details")
 """Names of values and fields that hold sentences of our own."""
 FOREIGN = {
+    "faults/damaged.py": "error.message is the text of an exception that names a damaged file",
     "equivalence/checks/write.py": "error.message is the text of an exception of Python or TensorFlow",
     "equivalence/diagnosis/limitations.py": "error.message is the text of an exception of TensorFlow or Keras",
     "equivalence/runs/alignment.py": "TensorFlow carries an exception of the data through its runtime as text",
