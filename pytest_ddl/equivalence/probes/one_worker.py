@@ -19,7 +19,7 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, is_numeric, norm
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, of_kind
 from pytest_ddl.equivalence.evidence.tolerance import GROSS
-from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
+from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
 from pytest_ddl.equivalence.probes.repeating import left_open, timed
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
@@ -40,25 +40,27 @@ def wanted(report: Report, _names: Collection[str]) -> bool:
     reference, distributed = report.reference, report.distributed
     if report.findings or reference is None or distributed is None or not is_asynchronous(distributed):
         return False
-    by_keras = any(rank.facts.get("epochs_as_steps") for rank in distributed.ranks)
-    is_random = draws_of(reference, distributed) or random_layers(distributed)
-    return not (by_keras or is_random or distributed.errors) and bool(_examples(reference))
+    return not distributed.errors
 
 
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
-    """Add to PS whether one worker moves the weights as one device does."""
+    """Add to PS whether one worker moves the weights as one device does, or a doubt if that cannot be decided."""
+    prevented = _prevented(report)
+    if prevented is not None:
+        return _undecided(report, f"the weights were not compared with one device: {prevented}")
     again = timed(report, compare_once(replace(settings, one_by_one=True), (RUN,)))
     unfinished = left_open(report, again)
     if unfinished is not None:
         return unfinished
     reference, distributed = again.reference, again.distributed
     if reference is None or distributed is None:
-        return report
+        return _undecided(report, f"{_WHAT}, it left no record")
     moves = list(_moves(reference, distributed)) if not (reference.errors or distributed.errors) else []
     refused = _refused(reference, distributed)
     if refused is not None or not moves:
         why = refused or "no weight moved on one device"
-        return report.noted(f"{CHECK}: {_WHAT}, it decides nothing: {why}")
+        report = replace(report, seconds=report.seconds + again.seconds)
+        return _undecided(report, f"{_WHAT}, it decides nothing: {why}")
     wrong = [(variable, ours, theirs) for variable, ours, theirs in moves if _is_gross(theirs, ours)]
     if not wrong:
         note = f"{CHECK}: {_WHAT}, {len(moves)} of {len(moves)} weight(s) and slot(s) move as on one device"
@@ -66,6 +68,23 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     found = replace(_finding(*wrong[0]), step=distributed.num_steps)
     result = CheckResult(CHECK, Outcome.FAIL, found.message, (found,))
     return report.merged(replace(again, results=(result,), findings=[found]), CHECK, _WHAT)
+
+
+def _undecided(report: Report, why: str) -> Report:
+    """Return the report with a doubt: that all updates arrived does not show that they were right."""
+    return replace(report, doubts=(*report.doubts, Doubt(CHECK, why)))
+
+
+def _prevented(report: Report) -> str | None:
+    """Return why no repeated run can be compared, or ``None`` if one may."""
+    reference, distributed = report.reference, report.distributed
+    if reference is None or distributed is None:
+        return "a run left no record"
+    if any(rank.facts.get("epochs_as_steps") for rank in distributed.ranks):
+        return "Model.fit records epochs here and batches on one device"
+    if draws_of(reference, distributed) or random_layers(distributed):
+        return "the program draws random numbers"
+    return None if any(_examples(reference)) else "the examples that its steps consumed were not observed"
 
 
 def _refused(reference: TrainingRecord, distributed: TrainingRecord) -> str | None:
