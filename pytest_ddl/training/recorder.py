@@ -341,7 +341,7 @@ class Recorder(StepListener):
         if ended and self._settings.lineage and not self._steps:
             facts["no_loop"] = not self._began
             self.find_first_step()
-        if ended and (facts.get("own_schedule") or self._settings.is_reference):
+        if ended and (facts.get("own_schedule") or self._settings.is_reference or self._settings.whole):
             facts |= self._late()
         return RankRecord(
             rank=context.rank,
