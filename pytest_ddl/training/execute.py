@@ -17,6 +17,7 @@ from pytest_ddl.strategies.parameter_server import join_scheduled
 from pytest_ddl.tracebacks import Frame, own_frame, package_of
 from pytest_ddl.training import environment, layouts
 from pytest_ddl.training.callback_ops import refuses_callbacks
+from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.observers.points import PointObserver
 from pytest_ddl.training.observers.registry import OBSERVERS
 from pytest_ddl.training.recorder import Recorder
@@ -55,7 +56,7 @@ def _attempt(
     train: Callable[[Run], Any], settings: RunSettings, context: RankContext
 ) -> tuple[RankRecord, BaseException | None]:
     recorder = Recorder(settings, context)
-    arguments = ReplicaArguments(settings)
+    arguments = ReplicaArguments(settings, uses_coordinator(context.strategy))
     failure: BaseException | None = None
     described: ErrorRecord | None = None
     with ExitStack() as stack:
@@ -83,7 +84,7 @@ def _attempt(
             failure, described = error, _describe(error, recorder.completed, train)
         record = recorder.rank_record(described, environment.versions())
     calls = arguments.kept()
-    if calls is not None:
+    if calls is not None and (settings.keep_calls or record.asynchronous):
         record = replace(record, facts={**record.facts, "calls": calls})
     if settings.whole:
         record = as_one_step(record)

@@ -104,7 +104,7 @@ class Recorder(StepListener):
         if self._trained_before is None and not self._steps:
             self._trained_before = self._training_before()
         self._watcher.add(model, optimizer, variables, metrics)
-        if self._settings.constant:
+        if self._settings.constant or self._settings.still:
             self._watcher.stop_learning()
         self._take_new(after_step=False)
         self.creations.watching = True

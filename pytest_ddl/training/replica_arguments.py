@@ -24,8 +24,12 @@ class OtherCallsError(Exception):
 class ReplicaArguments:
     """Tensors of all calls of replica functions, in order. They are kept, replaced, both or neither."""
 
-    def __init__(self, settings: RunSettings) -> None:
-        self._keeps = settings.keep_calls
+    def __init__(self, settings: RunSettings, of_coordinator: bool = False) -> None:
+        """Prepare a run.
+
+        :param of_coordinator: True if a coordinator runs the calls. They are then kept: they may be concurrent.
+        """
+        self._keeps = settings.keep_calls or of_coordinator
         self._feed = settings.feed.calls if settings.feed is not None else None
         self._lock = threading.Lock()
         self._kept: list[Call] = []

@@ -108,6 +108,8 @@ class RunSettings:
     """Factor that multiplies loss scales before the first step, or when the first step created them."""
     constant: bool = False
     """True to give every step the first global batch and learning rate 0, so that all steps report the same numbers."""
+    still: bool = False
+    """True to train with learning rate 0, on the data of the program."""
     hold: int | None = None
     """Step whose trainable weights are kept: each later step begins with their values after this step.
 

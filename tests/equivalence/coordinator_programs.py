@@ -165,6 +165,52 @@ def takes_longer_steps_in_every_other_closure(run):
         _trains_on_shuffled_data(run)
 
 
+def _adds_up(run, change):
+    """Add up the features of all batches in a variable beside the weights."""
+    model, optimizer, _step = _keras(run)
+    with run.strategy.scope():
+        total = tf.Variable(tf.zeros((FEATURES,)), trainable=False, name="sum_of_features")
+        begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
+    run.watch(model=model, optimizer=optimizer, variables=[total])
+
+    @tf.function
+    def step(iterator):
+        def replica_step(batch):
+            x, y = (tf.cast(part, model.compute_dtype) for part in batch)
+            before = total.read_value()
+            with tf.control_dependencies([before]):
+                turns = _wait_for_another(begun) if is_coordinated(run) else 0
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x) - y))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            slow = tf.cast(turns, total.dtype) * 0.0
+            change(total, before, tf.reduce_sum(tf.cast(x, total.dtype), axis=0) + slow)
+
+        run.strategy.run(replica_step, args=(next(iterator),))
+
+    if is_coordinated(run):
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
+        iterator = iter(coordinator.create_per_worker_dataset(lambda: _shuffled(run)))
+        for _ in range(STEPS):
+            coordinator.schedule(step, args=(iterator,))
+        coordinator.join()
+    else:
+        iterator = iter(_shuffled(run))
+        for _ in range(STEPS):
+            step(iterator)
+    run.record()
+
+
+def adds_up_what_it_consumes(run):
+    _adds_up(run, lambda total, _before, more: total.assign_add(more))
+
+
+def writes_its_sum_back(run):
+    """Two workers read the same sum, and the later assignment takes the earlier one back."""
+    _adds_up(run, lambda total, before, more: total.assign(before + more))
+
+
 def consumes_examples_of_its_own(run):
     """Under the coordinator, the features are not scaled as on one device."""
     scale = 0.1 if is_coordinated(run) else 1.0
@@ -204,18 +250,22 @@ def loses_updates_recorded_on_one_device(run):
         run.record()
 
 
+def _wait_for_another(begun):
+    """Wait until two closures have begun.
+
+    Without this, a worker that is slow to begin leaves all closures to the other, and no update is lost.
+    """
+    begun.assign_add(1)
+    return tf.while_loop(
+        lambda turn: (turn < 20_000) & (begun.read_value() < 2), lambda turn: (turn + 1,), [tf.constant(0)]
+    )[0]
+
+
 def _loses_updates(run, after):
     with run.strategy.scope():
         weight = tf.Variable(tf.zeros((FEATURES, 1)), name="weight")
         begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
     run.watch(variables=[weight])
-
-    def wait_for_another():
-        # Without this, a worker that is slow to begin leaves all closures to the other, and no update is lost.
-        begun.assign_add(1)
-        return tf.while_loop(
-            lambda turn: (turn < 20_000) & (begun.read_value() < 2), lambda turn: (turn + 1,), [tf.constant(0)]
-        )[0]
 
     @tf.function
     def step(iterator):
@@ -223,7 +273,7 @@ def _loses_updates(run, after):
         x, y = tf.cast(x, weight.dtype), tf.cast(y, weight.dtype)
         before = weight.read_value()
         with tf.control_dependencies([before]):
-            turns = wait_for_another() if is_coordinated(run) else 0
+            turns = _wait_for_another(begun) if is_coordinated(run) else 0
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(x @ weight - y))
         gradient = tape.gradient(loss, weight)

@@ -113,6 +113,17 @@ def test_a_batch_that_is_no_argument_decides_nothing_in_another_order():
     assert "give the batch to strategy.run as an argument" in str(report.inconclusive)
 
 
+def test_a_sum_that_closures_add_to_passes():
+    report = check_training(programs.adds_up_what_it_consumes, "parameter_server", **GIVEN)
+    assert report.passed, str(report)
+
+
+def test_a_sum_that_closures_write_back_is_found():
+    report = check_training(programs.writes_its_sum_back, "parameter_server", **GIVEN)
+    found = [(finding.check, finding.cause, finding.variable) for finding in report.findings]
+    assert found == [("PS", "lost-update", "sum_of_features")], str(report)
+
+
 @pytest.mark.parametrize("program", [programs.loses_updates, programs.loses_updates_recorded_on_one_device])
 def test_updates_that_are_lost_are_found(program):
     report = check_training(program, "parameter_server", **GIVEN)

@@ -73,7 +73,7 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
     counters = [] if findings else _counters(reference)
     compared = []
     for counter in counters:
-        actual = _final(rank, counter.variable.index)
+        actual = final_value(rank, counter.variable.index)
         if actual is not None and actual.shape == counter.first.shape:
             steps = _expected_steps(reference, distributed, counter)
             findings += _judge(counter, actual, steps)
@@ -165,7 +165,7 @@ def _initial(comparison: Comparison) -> list[Finding]:
 def _not_finite(reference: TrainingRecord, rank: RankRecord) -> list[Finding]:
     last = reference.num_steps
     for variable in of_kind(reference, *WEIGHTS):
-        ours, theirs = reference.value(variable.index, last), _final(rank, variable.index)
+        ours, theirs = reference.value(variable.index, last), final_value(rank, variable.index)
         if ours is not None and all_finite(ours) and theirs is not None and not all_finite(theirs):
             message = f"{variable.name} is not finite after asynchronous training, and is on one device"
             return [Finding(CHECK, message, step=rank.num_steps, variable=variable.name)]
@@ -206,7 +206,7 @@ def counted_updates(reference: TrainingRecord, record: TrainingRecord) -> dict[s
     """
     found = {}
     for counter in _counters(reference):
-        actual = _final(record.ranks[0], counter.variable.index)
+        actual = final_value(record.ranks[0], counter.variable.index)
         if actual is not None and actual.shape == counter.first.shape:
             moving = counter.growth != 0
             applied = float(np.max((actual - counter.first)[moving] / counter.growth[moving]))
@@ -250,7 +250,7 @@ def _other_whole_number(
     judged = {counter.variable.index for counter in counters}
     for variable in of_kind(reference, VariableKind.STATE) if schedules_itself(distributed) else ():
         start, last = (reference.value(variable.index, step) for step in (0, reference.num_steps))
-        actual = _final(distributed.ranks[0], variable.index)
+        actual = final_value(distributed.ranks[0], variable.index)
         whole = variable.dtype in ("int16", "int32", "int64") and variable.index not in judged
         whole = whole and not is_seed(variable)  # Keras writes the state of its generators back, as its counters
         if not whole or start is None or last is None or actual is None or np.array_equal(start, last):
@@ -298,7 +298,8 @@ def _recorded_steps(reference: TrainingRecord, distributed: TrainingRecord) -> i
     return rank.num_steps
 
 
-def _final(rank: RankRecord, index: int) -> Float | None:
+def final_value(rank: RankRecord, index: int) -> Float | None:
+    """Return the value of a variable after all closures."""
     last = rank.steps[-1].snapshot if rank.steps else {}
     # An evaluation after the last step counts its own examples in a metric.
     evaluated = rank.results and rank.variables[index].kind is VariableKind.METRIC

@@ -20,9 +20,10 @@ from pytest_ddl.equivalence.checks.run import CHECK as RUN
 from pytest_ddl.equivalence.checks.state import CHECK as STATE_EQ
 from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_layers
+from pytest_ddl.equivalence.diagnosis.first_closure import first_difference
 from pytest_ddl.equivalence.diagnosis.summed_updates import all_steps
-from pytest_ddl.equivalence.evidence.observe import is_asynchronous
-from pytest_ddl.equivalence.findings import Doubt, Outcome
+from pytest_ddl.equivalence.evidence.observe import WEIGHTS, is_asynchronous, of_kind
+from pytest_ddl.equivalence.findings import Doubt, Finding, Outcome
 from pytest_ddl.equivalence.probes.repeating import left_open, timed
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.messages import summary
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
     from pytest_ddl.equivalence.probes.repeating import CompareOnce
 
 _WHAT = "run again one step at a time"
+_AS_ONE = "run again one step at a time, all steps recorded as one"
+_FIX = (
+    "Compute in each step under the coordinator what one device computes: the same loss, divided by the examples of "
+    "the batch that this step consumes, with the same learning rate."
+)
 _COMPARED = (STEP_EQ, STATE_EQ, OPT_STATE, LOSS_EQ, METRIC_EQ)
 
 
@@ -51,14 +57,18 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     plain, reference = report.distributed, report.reference
     assert plain is not None
     assert reference is not None
-    how, settings = _WHAT, replace(settings, one_by_one=True, keep_calls=True, whole=_is_whole(plain))
+    whole = _is_whole(plain)
+    how, settings = _AS_ONE if whole else _WHAT, replace(settings, one_by_one=True, keep_calls=True, whole=whole)
     if not any(batch.size for step in all_steps(plain) for batch in step.batches):
         # Only the order of the data can show which examples a step consumes. One worker has the order of one device.
         how, settings = f"{how} on one worker", replace(settings, one_worker=True)
     if RANDOM not in settings.neutralize and (draws_of(reference, plain) or random_layers(plain)):
         how = f"{how}, with every random number replaced by a constant"
         settings = replace(settings, neutralize=(*settings.neutralize, RANDOM))
-    again = timed(report, compare_once(settings, (RUN, *_COMPARED)))
+    # A program may watch only state. That no weight can be compared is then no doubt.
+    left_out = () if of_kind(plain, *WEIGHTS) else (STEP_EQ,)
+    names = [name for name in (RUN, *_COMPARED) if name not in left_out]
+    again = timed(report, compare_once(settings, names))
     unfinished = left_open(report, again)
     if unfinished is not None:
         return unfinished
@@ -67,13 +77,24 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
         doubt = Doubt(CHECK, f"{how}, it decides nothing: {why}")
         return replace(report, doubts=(*report.doubts, doubt), seconds=report.seconds + again.seconds)
     if again.findings:
-        again = replace(again, doubts=())
+        again = replace(again, doubts=(), findings=[_explained(finding, again) for finding in again.findings])
     merged = report.merged(again, CHECK, how)
     if again.findings or again.doubts:
         return merged
-    names = [result.check for result in again.results if result.check != RUN and result.outcome is Outcome.PASS]
-    note = Note(NoteKind.HOW, f"{CHECK}: {how}, all numbers equal those of one device ({', '.join(names)})")
+    passed = [result.check for result in again.results if result.check != RUN and result.outcome is Outcome.PASS]
+    note = Note(NoteKind.HOW, f"{CHECK}: {how}, all numbers equal those of one device ({', '.join(passed)})")
     return merged.noted(note, *(note for note in again.notes if note.kind is NoteKind.HOW))
+
+
+def _explained(finding: Finding, again: Report) -> Finding:
+    """Add to a finding without a cause what its first closure shows."""
+    reference, distributed = again.reference, again.distributed
+    if finding.cause is not None or reference is None or distributed is None:
+        return finding
+    evidence = first_difference(reference, distributed)
+    return replace(
+        finding, fix=_FIX, evidence=evidence or finding.evidence, look_at=() if evidence else finding.look_at
+    )
 
 
 def _not_compared(again: Report) -> str | None:
