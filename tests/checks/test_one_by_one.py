@@ -134,6 +134,16 @@ def test_a_part_of_the_data_may_be_another_part() -> None:
     assert not are_equal(whole, batches(ORDER))
 
 
+def test_an_example_with_another_target_is_no_other_example() -> None:
+    ours, theirs = batches(ORDER)[:4], [*batches(SHUFFLED)[:4]]
+    x, y = theirs[1]
+    theirs[1] = x, np.roll(y, 1)
+    assert strange_examples(ours, theirs) is not None
+    # Labels of a few classes tell no examples apart.
+    classes = [tuple((x, (y > 0).astype(int)) for x, y in part) for part in (ours, batches(SHUFFLED)[:4])]
+    assert strange_examples(*classes) is None
+
+
 @pytest.mark.parametrize(("lost", "cause"), [(0, None), (2, "lost-update")])
 def test_state_that_closures_add_to_ends_at_the_sum(lost: int, cause: str | None) -> None:
     """The moving average and the sum of losses depend on the order, so that their values decide nothing."""

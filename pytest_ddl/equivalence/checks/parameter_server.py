@@ -79,12 +79,13 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
             findings += _judge(counter, actual, steps)
             compared.append(f"{counter.variable.name} counts {_shown(steps)} updates")
     # Only Keras knows how many closures an epoch has.
+    summed: list[str] = []
     if all(finding.approximation for finding in findings) and not rank.facts.get("epochs_as_steps"):
         lost, summed = lost_from_weights(comparison, _closures(distributed))
         findings += lost
         compared += [f"{name} moved by the sum of its updates" for name in summed]
     findings += _stale(rank)
-    undecided = _other_whole_number(reference, distributed, counters)
+    undecided = _other_whole_number(reference, distributed, counters) or _overwritten(distributed, summed)
     if undecided is not None and all(finding.approximation for finding in findings):
         return inconclusive(CHECK, undecided, in_program=True)
     if findings:
@@ -261,6 +262,22 @@ def _other_whole_number(
                 f"{variable.name} ends at {np.ravel(actual)[place]:g} instead of {np.ravel(last)[place]:g}, and the "
                 "program records too few steps to tell a lost update from the order of the closures: add to it with "
                 "assign_add, or call coordinator.join() and run.record() several times"
+            )
+    return None
+
+
+def _overwritten(distributed: TrainingRecord, summed: Sequence[str]) -> str | None:
+    """Name a weight that the closures of a program overwrite, and whose updates were not summed; else ``None``.
+
+    A closure that has read it before takes back what other closures have added meanwhile.
+    """
+    lines = distributed.ranks[0].facts.get("lines", {})
+    for variable in of_kind(distributed, VariableKind.TRAINABLE):
+        line = next(iter(lines.get(f"overwrite {variable.index}", ())), None)
+        if line is not None and variable.name not in summed:
+            return (
+                f"{variable.name} is overwritten by assign(...) in closures ({line}), and it is not known whether "
+                "updates of other closures were lost: use assign_add, assign_sub or an optimizer"
             )
     return None
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from pytest_ddl.records import Array, TrainingRecord
 from pytest_ddl.training.settings import Call
 
-_Example = tuple[tuple[int, ...], bytes]
-"""Positions of the tensors that hold an example, and its content."""
+_Example = tuple[tuple[int, bytes], ...]
+"""Position of each tensor that holds a part of an example, with the content of that part."""
 
 
 def calls_of(record: TrainingRecord) -> tuple[Call, ...] | None:
@@ -30,14 +30,17 @@ def strange_examples(reference: Sequence[Call], distributed: Sequence[Call]) -> 
     """Explain which examples of closures one device should have consumed too and did not, or return ``None``.
 
     If one device has consumed some example twice, it has seen all of its data. Otherwise it may have seen only a part,
-    and the closures another part. But data that have no example in common may be other data.
+    and the closures another part. But an example that shares a part with one of these is that example, and changed. And
+    data that have no example in common may be other data.
     """
     ours = Counter(example for call in reference for example in examples_of(call))
     theirs = Counter(example for call in distributed for example in examples_of(call))
     strange = sum(count for example, count in theirs.items() if example not in ours)
     total = sum(theirs.values())
     has_seen_all = any(count > 1 for count in ours.values())
-    if strange == total or (strange and has_seen_all):
+    known = _telling_parts(ours)
+    changed = any(part in known for example in theirs if example not in ours for part in example)
+    if strange == total or (strange and (has_seen_all or changed)):
         return (
             f"{strange} of {total} examples that closures consumed were never consumed on one device: "
             "use the same data there, set a seed for data that are drawn, and train for a whole epoch"
@@ -51,8 +54,15 @@ def examples_of(call: Call) -> list[_Example]:
     for rows in dict.fromkeys(len(array) for array in call):
         positions = tuple(position for position, array in enumerate(call) if len(array) == rows)
         contents = zip(*(_rows(call[position]) for position in positions), strict=True)
-        found += [(positions, b"\0".join(content)) for content in contents]
+        found += [tuple(zip(positions, content, strict=True)) for content in contents]
     return found
+
+
+def _telling_parts(examples: Collection[_Example]) -> set[tuple[int, bytes]]:
+    """Return the parts of examples from tensors whose parts differ in all examples, unlike labels of a few classes."""
+    counts = Counter(part for example in examples for part in example)
+    shared = {position for (position, _content), count in counts.items() if count > 1}
+    return {part for part in counts if part[0] not in shared} if len(examples) > 1 else set()
 
 
 def _rows(array: Array) -> list[bytes]:
