@@ -83,6 +83,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
         return merged
     passed = [result.check for result in again.results if result.check != RUN and result.outcome is Outcome.PASS]
     note = Note(NoteKind.HOW, f"{CHECK}: {how}, all numbers equal those of one device ({', '.join(passed)})")
+    merged = replace(merged, ledger=again.ledger)  # the plain run has no values that belong to a step
     return merged.noted(note, *(note for note in again.notes if note.kind is NoteKind.HOW))
 
 
