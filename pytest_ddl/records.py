@@ -3,8 +3,7 @@
 Workers send only records to the checks. Records hold only NumPy arrays and plain values, so checks need no TensorFlow.
 
 Vocabulary: *step* 0 is the state at the first ``run.watch``, and step ``k`` is the state after the k-th training step.
-*replica* is the index in the global order of replicas (``replica_id_in_sync_group``). *rank* is the index of a worker
-process.
+*replica* is the index in the global order of replicas (``replica_id_in_sync_group``). *rank* is the index of a process.
 """
 
 from __future__ import annotations
@@ -374,7 +373,8 @@ class RankRecord:
     * ``late``: :class:`StepRecord` of gradients after the last step, for one device and schedules of the program;
     * ``widened``: half precision Keras dtype policies that a float64 or float32 run replaced;
     * ``call_sites``: under a limit of steps, :class:`CallSite` -> whether it could run;
-    * ``fitted``: whether ``run.fit`` used a ``train_step`` or a ``loss_function`` of the program.
+    * ``fitted``: whether ``run.fit`` used a ``train_step`` or a ``loss_function`` of the program;
+    * ``calls``: if the settings ask for it, the tensors of each call of a replica function, in order.
     """
 
     @property

@@ -17,12 +17,15 @@ from pytest_ddl.strategies.parameter_server import join_scheduled
 from pytest_ddl.tracebacks import Frame, own_frame, package_of
 from pytest_ddl.training import environment, layouts
 from pytest_ddl.training.callback_ops import refuses_callbacks
+from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.observers.points import PointObserver
 from pytest_ddl.training.observers.registry import OBSERVERS
 from pytest_ddl.training.recorder import Recorder
+from pytest_ddl.training.replica_arguments import ReplicaArguments
 from pytest_ddl.training.replica_functions import observed
 from pytest_ddl.training.run import RestartRequested, Run
 from pytest_ddl.training.settings import RunSettings
+from pytest_ddl.training.whole import as_one_step
 
 _OWN = os.path.dirname(__file__) + os.sep
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
@@ -53,6 +56,7 @@ def _attempt(
     train: Callable[[Run], Any], settings: RunSettings, context: RankContext
 ) -> tuple[RankRecord, BaseException | None]:
     recorder = Recorder(settings, context)
+    arguments = ReplicaArguments(settings, uses_coordinator(context.strategy))
     failure: BaseException | None = None
     described: ErrorRecord | None = None
     with ExitStack() as stack:
@@ -63,7 +67,7 @@ def _attempt(
         recorder.creations.traces = settings.observe
         if settings.observe:
             recorder.observers = tuple(make(settings, context, recorder) for make in OBSERVERS)
-            stack.enter_context(observed(context.strategy, recorder.consumption, recorder.observers))
+            stack.enter_context(observed(context.strategy, recorder.consumption, recorder.observers, arguments))
         else:
             recorder.note(NoteKind.BATCHES, "the batches of the replicas were not observed")
             stack.enter_context(PointObserver(settings, context, recorder).installed())
@@ -79,6 +83,11 @@ def _attempt(
         except (Exception, SystemExit) as error:
             failure, described = error, _describe(error, recorder.completed, train)
         record = recorder.rank_record(described, environment.versions())
+    calls = arguments.kept()
+    if calls is not None and (settings.keep_calls or record.asynchronous):
+        record = replace(record, facts={**record.facts, "calls": calls})
+    if settings.whole:
+        record = as_one_step(record)
     if policies.names:
         record = replace(record, facts={**record.facts, "widened": sorted(policies.names)})
     return record, failure

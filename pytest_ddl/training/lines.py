@@ -17,6 +17,8 @@ RESTORE, DRAW, VARIABLE, WRITE, VALUE = "restore", "draw {}", "variable {}", "wr
 """Kinds of lines. ``{}`` is the position of a draw, the index of a variable, a path, or the name of a value."""
 START, ASSIGN, REDUCED = "start {}", "assign {}", "reduced {}"
 """An assignment to a variable before the first loop, one since then, and the reduction whose result is a value."""
+OVERWRITE = "overwrite {}"
+"""An assignment in a ``tf.function`` that replaces the value of a variable, and does not add to it."""
 RATE, SCHEDULE = "rate {}", "rate_schedule {}"
 """The learning rate that a variable is updated with, and its schedule if that reads which replica it runs on."""
 _LOOKS = 16
@@ -64,9 +66,12 @@ class Lines:
         if line:
             self._created[id(handle)] = (weakref.ref(variable), line)
 
-    def assign(self, variables: Sequence[Any]) -> None:
-        """Remember that the program gives variables new values now."""
-        kind, line = ASSIGN if self.trains else START, ""
+    def assign(self, variables: Sequence[Any], overwrites: bool = False) -> None:
+        """Remember that the program gives variables new values now.
+
+        :param overwrites: True for an assignment of the kind ``OVERWRITE``, which is remembered in addition.
+        """
+        kind, line = OVERWRITE if overwrites else ASSIGN if self.trains else START, ""
         for variable in variables:
             _made, lines = self._assigned.setdefault(id(variable), (weakref.ref(variable), {}))
             if len(lines.setdefault(kind, [])) < _LOOKS:
@@ -87,7 +92,7 @@ class Lines:
         """Add the lines that created and assigned a watched variable, if they were seen."""
         for line in self.created(components):
             self.add(VARIABLE.format(index), line)
-        for kind in (START, ASSIGN):
+        for kind in (START, ASSIGN, OVERWRITE):
             for line in self.assigned((variable, *components), kind):
                 self.add(kind.format(index), line)
 

@@ -104,7 +104,7 @@ class Recorder(StepListener):
         if self._trained_before is None and not self._steps:
             self._trained_before = self._training_before()
         self._watcher.add(model, optimizer, variables, metrics)
-        if self._settings.constant:
+        if self._settings.constant or self._settings.still:
             self._watcher.stop_learning()
         self._take_new(after_step=False)
         self.creations.watching = True
@@ -341,7 +341,7 @@ class Recorder(StepListener):
         if ended and self._settings.lineage and not self._steps:
             facts["no_loop"] = not self._began
             self.find_first_step()
-        if ended and (facts.get("own_schedule") or self._settings.is_reference):
+        if ended and (facts.get("own_schedule") or self._settings.is_reference or self._settings.whole):
             facts |= self._late()
         return RankRecord(
             rank=context.rank,

@@ -17,10 +17,16 @@ from pytest_ddl.training import adapter
 from pytest_ddl.training.consumption import Consumption, observe_call
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.replacing import named_like
+from pytest_ddl.training.replica_arguments import ReplicaArguments
 
 
 @contextmanager
-def observed(strategy: Any, consumption: Consumption, observers: Sequence[Observer] = ()) -> Iterator[None]:
+def observed(
+    strategy: Any,
+    consumption: Consumption,
+    observers: Sequence[Observer] = (),
+    arguments: ReplicaArguments | None = None,
+) -> Iterator[None]:
     """Observe every ``strategy.run`` while the context is open."""
     original = strategy.run
 
@@ -40,7 +46,7 @@ def observed(strategy: Any, consumption: Consumption, observers: Sequence[Observ
         if fn not in functions:
 
             def body(*args: Any, **kwargs: Any) -> Any:
-                return wrap(fn.python_function, consumption, observers)(*args, **kwargs)
+                return wrap(fn.python_function, consumption, observers, arguments)(*args, **kwargs)
 
             body = named_like(original, body)
             body.__signature__ = inspect.signature(fn.python_function)  # type: ignore[attr-defined]
@@ -53,7 +59,7 @@ def observed(strategy: Any, consumption: Consumption, observers: Sequence[Observ
         traced = adapter.is_traced_by_strategy(fn)
         before(traced)
         try:
-            function = traced_function(fn) if traced else wrap(fn, consumption, observers)
+            function = traced_function(fn) if traced else wrap(fn, consumption, observers, arguments)
             result = original(function, args=args, kwargs=kwargs, options=options)
         finally:
             after()
@@ -71,7 +77,10 @@ def observed(strategy: Any, consumption: Consumption, observers: Sequence[Observ
 
 
 def wrap(
-    function: Callable[..., Any], consumption: Consumption, observers: Sequence[Observer] = ()
+    function: Callable[..., Any],
+    consumption: Consumption,
+    observers: Sequence[Observer] = (),
+    arguments: ReplicaArguments | None = None,
 ) -> Callable[..., Any]:
     """Return a replica function that also reports what it consumed, and returns the result of ``function``."""
 
@@ -79,6 +88,8 @@ def wrap(
     function = adapter.as_autograph_calls(function)
 
     def observed_function(*args: Any, **kwargs: Any) -> Any:
+        if arguments is not None:
+            args, kwargs = arguments.of_call(args, kwargs)
         tokens = [observer.before_replica() for observer in observers]
         result = function(*args, **kwargs)
         for observer, token in zip(observers, tokens, strict=True):

@@ -194,7 +194,7 @@ class Run:
             losses = stepping.synchronous(*arguments, more)
         elif self._settings.overlap:
             losses = coordinator.overlapping(*arguments, more, self._settings.staleness)
-        elif concurrent:
+        elif concurrent and not self._settings.one_by_one:
             losses = coordinator.concurrently(*arguments, self._remaining(steps))
         else:
             losses = coordinator.one_by_one(*arguments, more)

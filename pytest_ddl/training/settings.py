@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,6 +42,31 @@ class States:
     def __repr__(self) -> str:
         """Show a digest of the values, so that settings with equal text have equal values."""
         return f"States({self._digest})"
+
+
+Call = tuple[Array, ...]
+"""Tensors that one call of a replica function is given. Scalars are left out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Feed:
+    """Tensors that the calls of replica functions are given in place of their own, in order."""
+
+    calls: tuple[Call, ...]
+
+    @cached_property
+    def _digest(self) -> str:
+        found = hashlib.sha256()
+        for call in self.calls:
+            for array in call:
+                content = pickle.dumps(array.tolist()) if array.dtype.hasobject else array.tobytes()
+                found.update(f"{array.dtype} {array.shape} ".encode() + content)
+            found.update(b"|")
+        return found.hexdigest()
+
+    def __repr__(self) -> str:
+        """Show a digest of the tensors, so that settings with equal text have equal tensors."""
+        return f"Feed({self._digest})"
 
 
 @dataclass(frozen=True)
@@ -82,6 +108,8 @@ class RunSettings:
     """Factor that multiplies loss scales before the first step, or when the first step created them."""
     constant: bool = False
     """True to give every step the first global batch and learning rate 0, so that all steps report the same numbers."""
+    still: bool = False
+    """True to train with learning rate 0, on the data of the program."""
     hold: int | None = None
     """Step whose trainable weights are kept: each later step begins with their values after this step.
 
@@ -95,7 +123,15 @@ class RunSettings:
     states: States | None = None
     """Values of the strategy for ``follow``, in the settings of a reference."""
     one_by_one: bool = False
-    """True if a coordinator has one worker, and waits for each step before the program schedules the next."""
+    """True if a coordinator waits for each step before the program schedules the next."""
+    one_worker: bool = False
+    """True if a coordinator has one worker."""
+    keep_calls: bool = False
+    """True to keep the tensors that each call of a replica function is given, as the fact ``calls``."""
+    feed: Feed | None = None
+    """Tensors of another run, which a reference trains on instead of its own."""
+    whole: bool = False
+    """True to record the whole run as one step."""
     neutralize: tuple[str, ...] = ()
     """Subset of ``random`` and ``normalization`` to switch off; ``low`` also makes the constants low numbers.
 

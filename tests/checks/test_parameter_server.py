@@ -220,3 +220,11 @@ def test_data_of_a_loop_of_its_own_is_not_compared(steps: int) -> None:
     rank = replace(rank, steps=rank.steps[:steps], asynchronous=True, facts=OWN)
     report = judge(reference, replace(distributed, ranks=(rank,)))
     assert not {finding.check for finding in report.findings} & {"BATCH", "DATA-COVER"}
+
+
+@pytest.mark.parametrize(("moved", "watched"), [(1.0, (4,)), (1.0, (0, 4))])
+def test_weights_that_closures_overwrite_must_be_summed(moved: float, watched: tuple[int, ...]) -> None:
+    lines = {"lines": {"overwrite 0": ("train.py:7",)}}
+    report = own_loops(moved, watched=watched, **lines)
+    assert (outcome(report) is Outcome.PASS) == (0 in watched), str(report)
+    assert 0 in watched or "is overwritten by assign(...) in closures (train.py:7)" in str(report.inconclusive)

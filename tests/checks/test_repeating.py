@@ -12,7 +12,7 @@ from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
 from pytest_ddl.equivalence.probes import follow as follow_probe
 from pytest_ddl.equivalence.probes import growth as growth_probe
 from pytest_ddl.equivalence.probes import nonfinite as nonfinite_probe
-from pytest_ddl.equivalence.probes import one_worker as one_worker_probe
+from pytest_ddl.equivalence.probes import one_by_one as one_by_one_probe
 from pytest_ddl.equivalence.probes import registry as probes
 from pytest_ddl.equivalence.probes import stale as stale_probe
 from pytest_ddl.equivalence.report import Report
@@ -306,7 +306,7 @@ def test_what_weights_leave_undecided_has_one_reason() -> None:
     assert reason.startswith("STEP-EQ: initial-weights-differ is declared, and steps that begin")
 
 
-@pytest.mark.parametrize("probe", [follow_probe, one_worker_probe])
+@pytest.mark.parametrize("probe", [follow_probe, one_by_one_probe])
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_probe_that_runs_out_of_time_leaves_no_pass(probe: ModuleType, side: int) -> None:
     tolerated = Finding("STEP-EQ", "differs", cause=follow_probe.TOLERATED, step=1, approximation=True)

@@ -39,10 +39,10 @@ def _schedule(run, step, after=None, own_data=False, more=0, join=True):
         coordinator.join()
 
 
-def _keras(run, factor=1.0):
+def _keras(run, factor=1.0, optimizer=None):
     with run.strategy.scope():
         model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
-        optimizer = keras.optimizers.SGD(0.05)
+        optimizer = keras.optimizers.SGD(0.05) if optimizer is None else optimizer()
         optimizer.build(model.trainable_variables)
 
     @tf.function
@@ -105,6 +105,123 @@ def takes_steps_three_times_as_long(run):
         run.record()
 
 
+def _shuffled(run):
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(48, FEATURES)).astype("float32")
+    return tf.data.Dataset.from_tensor_slices((x, x[:, :1] * 2)).shuffle(48).repeat().batch(run.global_batch_size)
+
+
+def _trains_on_shuffled_data(run, data=_shuffled, optimizer=None, gradient=lambda value, _number: value, hidden=False):
+    """Train as the tutorial does. Each closure has a number, by which a program may do something else."""
+    model, optimizer, _step = _keras(run, optimizer=optimizer)
+    run.watch(model=model, optimizer=optimizer)
+
+    @tf.function
+    def step(iterator, number):
+        given = next(iterator)
+
+        def replica_step(batch=None):
+            x, y = (tf.cast(part, model.compute_dtype) for part in (given if batch is None else batch))
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x) - y))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            gradients = [gradient(value, tf.cast(number, value.dtype)) for value in gradients]
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        run.strategy.run(replica_step, args=() if hidden else (given,))
+
+    if is_coordinated(run):
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
+        iterator = iter(coordinator.create_per_worker_dataset(lambda: data(run)))
+        for number in range(STEPS):
+            coordinator.schedule(step, args=(iterator, tf.constant(number)))
+        coordinator.join()
+    else:
+        iterator = iter(data(run))
+        for number in range(STEPS):
+            step(iterator, tf.constant(number))
+    run.record()
+
+
+def trains_adam_on_shuffled_data(run):
+    _trains_on_shuffled_data(run, optimizer=lambda: keras.optimizers.Adam(0.01))
+
+
+def ascends_on_shuffled_data(run):
+    sign = -1.0 if is_coordinated(run) else 1.0
+    _trains_on_shuffled_data(run, gradient=lambda value, _number: sign * value)
+
+
+def takes_longer_steps_on_shuffled_data(run):
+    """A factor of 1.2 is less than what another order of the examples may change."""
+    factor = 1.2 if is_coordinated(run) else 1.0
+    _trains_on_shuffled_data(run, gradient=lambda value, _number: factor * value)
+
+
+def takes_longer_steps_in_every_other_closure(run):
+    if is_coordinated(run):
+        _trains_on_shuffled_data(run, gradient=lambda value, number: value * (1 + number % 2))
+    else:
+        _trains_on_shuffled_data(run)
+
+
+def _adds_up(run, change):
+    """Add up the features of all batches in a variable beside the weights."""
+    model, optimizer, _step = _keras(run)
+    with run.strategy.scope():
+        total = tf.Variable(tf.zeros((FEATURES,)), trainable=False, name="sum_of_features")
+        begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
+    run.watch(model=model, optimizer=optimizer, variables=[total])
+
+    @tf.function
+    def step(iterator):
+        def replica_step(batch):
+            x, y = (tf.cast(part, model.compute_dtype) for part in batch)
+            before = total.read_value()
+            with tf.control_dependencies([before]):
+                turns = _wait_for_another(begun) if is_coordinated(run) else 0
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x) - y))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            slow = tf.cast(turns, total.dtype) * 0.0
+            change(total, before, tf.reduce_sum(tf.cast(x, total.dtype), axis=0) + slow)
+
+        run.strategy.run(replica_step, args=(next(iterator),))
+
+    if is_coordinated(run):
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
+        iterator = iter(coordinator.create_per_worker_dataset(lambda: _shuffled(run)))
+        for _ in range(STEPS):
+            coordinator.schedule(step, args=(iterator,))
+        coordinator.join()
+    else:
+        iterator = iter(_shuffled(run))
+        for _ in range(STEPS):
+            step(iterator)
+    run.record()
+
+
+def adds_up_what_it_consumes(run):
+    _adds_up(run, lambda total, _before, more: total.assign_add(more))
+
+
+def writes_its_sum_back(run):
+    """Two workers read the same sum, and the later assignment takes the earlier one back."""
+    _adds_up(run, lambda total, before, more: total.assign(before + more))
+
+
+def consumes_examples_of_its_own(run):
+    """Under the coordinator, the features are not scaled as on one device."""
+    scale = 0.1 if is_coordinated(run) else 1.0
+    _trains_on_shuffled_data(run, lambda run: _shuffled(run).map(lambda x, y: (scale * x, y)))
+
+
+def hides_its_batch(run):
+    """The replica function takes its batch from a variable of the step, so that nobody sees it."""
+    _trains_on_shuffled_data(run, hidden=True)
+
+
 def consumes_other_examples(run):
     """Every worker trains on data of its own: one device says nothing of the weights."""
     model, optimizer, step = _keras(run)
@@ -133,18 +250,22 @@ def loses_updates_recorded_on_one_device(run):
         run.record()
 
 
+def _wait_for_another(begun):
+    """Wait until two closures have begun.
+
+    Without this, a worker that is slow to begin leaves all closures to the other, and no update is lost.
+    """
+    begun.assign_add(1)
+    return tf.while_loop(
+        lambda turn: (turn < 20_000) & (begun.read_value() < 2), lambda turn: (turn + 1,), [tf.constant(0)]
+    )[0]
+
+
 def _loses_updates(run, after):
     with run.strategy.scope():
         weight = tf.Variable(tf.zeros((FEATURES, 1)), name="weight")
         begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
     run.watch(variables=[weight])
-
-    def wait_for_another():
-        # Without this, a worker that is slow to begin leaves all closures to the other, and no update is lost.
-        begun.assign_add(1)
-        return tf.while_loop(
-            lambda turn: (turn < 20_000) & (begun.read_value() < 2), lambda turn: (turn + 1,), [tf.constant(0)]
-        )[0]
 
     @tf.function
     def step(iterator):
@@ -152,7 +273,7 @@ def _loses_updates(run, after):
         x, y = tf.cast(x, weight.dtype), tf.cast(y, weight.dtype)
         before = weight.read_value()
         with tf.control_dependencies([before]):
-            turns = wait_for_another() if is_coordinated(run) else 0
+            turns = _wait_for_another(begun) if is_coordinated(run) else 0
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(x @ weight - y))
         gradient = tape.gradient(loss, weight)

@@ -11,7 +11,7 @@ from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.diagnosis.summed_updates import all_steps, lost_from_weights, numbers_of_updates
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, is_numeric, show
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.observe import WEIGHTS, built_late, is_asynchronous, of_kind, unwatched
+from pytest_ddl.equivalence.evidence.observe import WEIGHTS, built_late, is_asynchronous, is_seed, of_kind, unwatched
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
@@ -73,18 +73,19 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
     counters = [] if findings else _counters(reference)
     compared = []
     for counter in counters:
-        actual = _final(rank, counter.variable.index)
+        actual = final_value(rank, counter.variable.index)
         if actual is not None and actual.shape == counter.first.shape:
             steps = _expected_steps(reference, distributed, counter)
             findings += _judge(counter, actual, steps)
             compared.append(f"{counter.variable.name} counts {_shown(steps)} updates")
     # Only Keras knows how many closures an epoch has.
+    summed: list[str] = []
     if all(finding.approximation for finding in findings) and not rank.facts.get("epochs_as_steps"):
         lost, summed = lost_from_weights(comparison, _closures(distributed))
         findings += lost
         compared += [f"{name} moved by the sum of its updates" for name in summed]
     findings += _stale(rank)
-    undecided = _other_whole_number(reference, distributed, counters)
+    undecided = _other_whole_number(reference, distributed, counters) or _overwritten(distributed, summed)
     if undecided is not None and all(finding.approximation for finding in findings):
         return inconclusive(CHECK, undecided, in_program=True)
     if findings:
@@ -165,7 +166,7 @@ def _initial(comparison: Comparison) -> list[Finding]:
 def _not_finite(reference: TrainingRecord, rank: RankRecord) -> list[Finding]:
     last = reference.num_steps
     for variable in of_kind(reference, *WEIGHTS):
-        ours, theirs = reference.value(variable.index, last), _final(rank, variable.index)
+        ours, theirs = reference.value(variable.index, last), final_value(rank, variable.index)
         if ours is not None and all_finite(ours) and theirs is not None and not all_finite(theirs):
             message = f"{variable.name} is not finite after asynchronous training, and is on one device"
             return [Finding(CHECK, message, step=rank.num_steps, variable=variable.name)]
@@ -206,7 +207,7 @@ def counted_updates(reference: TrainingRecord, record: TrainingRecord) -> dict[s
     """
     found = {}
     for counter in _counters(reference):
-        actual = _final(record.ranks[0], counter.variable.index)
+        actual = final_value(record.ranks[0], counter.variable.index)
         if actual is not None and actual.shape == counter.first.shape:
             moving = counter.growth != 0
             applied = float(np.max((actual - counter.first)[moving] / counter.growth[moving]))
@@ -250,8 +251,9 @@ def _other_whole_number(
     judged = {counter.variable.index for counter in counters}
     for variable in of_kind(reference, VariableKind.STATE) if schedules_itself(distributed) else ():
         start, last = (reference.value(variable.index, step) for step in (0, reference.num_steps))
-        actual = _final(distributed.ranks[0], variable.index)
+        actual = final_value(distributed.ranks[0], variable.index)
         whole = variable.dtype in ("int16", "int32", "int64") and variable.index not in judged
+        whole = whole and not is_seed(variable)  # Keras writes the state of its generators back, as its counters
         if not whole or start is None or last is None or actual is None or np.array_equal(start, last):
             continue
         if actual.shape == last.shape and np.any(actual != last):
@@ -260,6 +262,22 @@ def _other_whole_number(
                 f"{variable.name} ends at {np.ravel(actual)[place]:g} instead of {np.ravel(last)[place]:g}, and the "
                 "program records too few steps to tell a lost update from the order of the closures: add to it with "
                 "assign_add, or call coordinator.join() and run.record() several times"
+            )
+    return None
+
+
+def _overwritten(distributed: TrainingRecord, summed: Sequence[str]) -> str | None:
+    """Name a weight that the closures of a program overwrite, and whose updates were not summed; else ``None``.
+
+    A closure that has read it before takes back what other closures have added meanwhile.
+    """
+    lines = distributed.ranks[0].facts.get("lines", {})
+    for variable in of_kind(distributed, VariableKind.TRAINABLE):
+        line = next(iter(lines.get(f"overwrite {variable.index}", ())), None)
+        if line is not None and variable.name not in summed:
+            return (
+                f"{variable.name} is overwritten by assign(...) in closures ({line}), and it is not known whether "
+                "updates of other closures were lost: use assign_add, assign_sub or an optimizer"
             )
     return None
 
@@ -297,7 +315,8 @@ def _recorded_steps(reference: TrainingRecord, distributed: TrainingRecord) -> i
     return rank.num_steps
 
 
-def _final(rank: RankRecord, index: int) -> Float | None:
+def final_value(rank: RankRecord, index: int) -> Float | None:
+    """Return the value of a variable after all closures."""
     last = rank.steps[-1].snapshot if rank.steps else {}
     # An evaluation after the last step counts its own examples in a metric.
     evaluated = rank.results and rank.variables[index].kind is VariableKind.METRIC

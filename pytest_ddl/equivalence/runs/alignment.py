@@ -23,13 +23,14 @@ from pytest_ddl.equivalence.evidence.coverage import (
     repeats_are_no_chance,
 )
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, shared_steps, sizes
+from pytest_ddl.equivalence.evidence.replica_calls import are_equal, calls_of, strange_examples
 from pytest_ddl.equivalence.findings import Doubt, Finding
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.messages import summary
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord
-from pytest_ddl.training.settings import RunSettings
+from pytest_ddl.training.settings import Feed, RunSettings
 
 FURTHER_STEPS = 200
 """Number of steps beyond the limit of a check that are run to see whether a pass over the data is complete."""
@@ -65,16 +66,22 @@ class Aligned:
     """Reason why weights cannot be compared, or ``None`` if they can."""
     in_program: bool = False
     """True if that reason lies in the program."""
+    unknown: str | None = None
+    """Reason why a difference says nothing, or ``None`` if it does. Equal numbers show that the examples are equal."""
 
     def explained(self, report: Report) -> Report:
         """Add the notes to the report of these two runs, and remove what cannot be compared."""
         if self.undecided is not None:
             report = _without_numbers(report, self.undecided, self.in_program)
+        if self.unknown is not None and any(report.roles.have(f, Role.NUMBERS) for f in report.findings):
+            report = _without_numbers(report, self.unknown, self.in_program)
         return replace(report, notes=(*self.notes, *report.notes)) if self.notes else report
 
 
 def align(reference: TrainingRecord, distributed: TrainingRecord, settings: RunSettings, program: Runner) -> Aligned:
     """Return two runs on the same global batches if that is possible and no example is lost or repeated."""
+    if settings.one_by_one:
+        return _given_alike(Aligned(reference, distributed, settings), program)
     reference, distributed = data_calls(reference, distributed)
     runs = Aligned(reference, distributed, settings)
     if not _are_comparable(reference, distributed) or _same_contents(reference, distributed):
@@ -106,6 +113,32 @@ def align(reference: TrainingRecord, distributed: TrainingRecord, settings: RunS
         why = "the examples depend on the size of the batches in which they are drawn: create them before batching"
         return replace(runs, undecided=why, in_program=True)
     return runs if wrong else _replayed(runs, program, found.drawn)
+
+
+def _given_alike(runs: Aligned, program: Runner) -> Aligned:
+    """Return the runs with a reference whose replica functions are given what those of a coordinator were given."""
+    if runs.reference.errors or runs.distributed.errors:
+        return runs
+    ours, theirs = calls_of(runs.reference), calls_of(runs.distributed)
+    if ours is None or theirs is None or not all(theirs):
+        why = "the examples were not observed: give the batch to strategy.run as an argument"
+        return replace(runs, unknown=why, in_program=True)
+    if are_equal(ours, theirs):
+        return runs
+    if len(ours) != len(theirs):
+        why = f"replica functions were called {len(theirs)} times, and on one device {len(ours)} times"
+        return replace(runs, undecided=why, in_program=True)
+    strange = strange_examples(ours, theirs)
+    if strange is not None:
+        return replace(runs, undecided=strange, in_program=True)
+    settings = replace(runs.settings, feed=Feed(theirs))
+    fed = program.reference(settings)
+    given = calls_of(fed)
+    if fed.errors or given is None or not are_equal(given, theirs):
+        error = f": {summary(fed.errors[0][1].type, fed.errors[0][1].message)}" if fed.errors else ""
+        return replace(runs, undecided=f"one device could not be given the batches of the closures{error}")
+    note = Note(NoteKind.HOW, "one device was given the batches that the closures consumed, in their order")
+    return replace(runs, reference=fed, settings=settings, notes=(note,))
 
 
 def _replayed(runs: Aligned, program: Runner, drawn: bool) -> Aligned:

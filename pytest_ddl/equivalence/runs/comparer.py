@@ -32,6 +32,7 @@ from pytest_ddl.equivalence.runs.slices import (
     slices_to_recompute,
     uneven_parts,
 )
+from pytest_ddl.equivalence.runs.sums import with_sums
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise, require
 from pytest_ddl.equivalence.verdict.own_precision import judged_in_own_precision, replaced_policies
 from pytest_ddl.equivalence.verdict.single_precision import is_of_single_precision
@@ -177,7 +178,7 @@ class PlainComparison:
         if settings.follow is not None and not reference.errors:
             settings = replace(settings, states=states_of(reference, distributed, settings.follow))
             reference = self.program.reference(settings)
-        report = self.judged(reference, distributed, settings)
+        report = with_sums(self.judged(reference, distributed, settings), settings, self.program)
         if precision == "auto" and settings.precision == "float64" and is_of_single_precision(report):
             return self.in_precision("float32" if replaced_policies(reference) else "native")
         if reference.refused is not None and not reference.errors:

@@ -65,7 +65,7 @@ class Program:
 
     def reference(self, settings: RunSettings) -> TrainingRecord:
         """Run on one device, or return the record of such a run with equal settings."""
-        settings = replace(settings, is_reference=True, one_by_one=False)
+        settings = replace(settings, is_reference=True, one_by_one=False, one_worker=False)
         spec = self.harness.registry.default("one_device")
         key = ship.pack(self.train), settings, self.harness.device_for(spec, self.mark), self.test
         return self.references.get(key, lambda: self.anew(settings))
@@ -94,7 +94,7 @@ class Program:
         """Run the function on a cluster. Errors there become part of the record."""
         started = time.monotonic()
         self.harness.show(f"comparing {self.spec}: {_in_words(settings)}")
-        if settings.one_by_one and "workers" in spec.shape:
+        if settings.one_worker and "workers" in spec.shape:
             left = {key: value for key, value in spec.shape.items() if key != HOSTS}
             spec = replace(spec, shape={**left, "workers": 1})
         with self.folder() as folder:

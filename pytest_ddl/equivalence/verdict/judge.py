@@ -34,8 +34,8 @@ from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord
 
 _NO_STEPS = (
-    "steps ran concurrently: weights depend on their order and are not compared with one device, only whether all "
-    "updates arrived (check PS)"
+    "steps ran concurrently: the weights of this run depend on their order. Check PS compares whether all updates "
+    "arrived, and the numbers of a run with one step at a time"
 )
 
 

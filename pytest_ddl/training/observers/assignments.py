@@ -19,6 +19,9 @@ from pytest_ddl.training.replacing import Replacements
 _Point = tuple[Any, tuple[str, ...], Callable[[Any], Any]]
 _METHODS = ("assign", "assign_add", "assign_sub", "scatter_sub", "scatter_add", "scatter_update", "scatter_nd_add")
 
+_OVERWRITING = ("assign", "scatter_update")
+"""Methods that replace a value. If closures read it before, one may overwrite what another has added meanwhile."""
+
 
 class Assignments(Observer):
     """Observer of the assignments that a program makes, and not of those that an optimizer or a layer makes.
@@ -35,26 +38,31 @@ class Assignments(Observer):
                     for name in names:
                         method = vars(owner).get(name)
                         if inspect.isfunction(method):
-                            replaced.put(owner, name, self._watching(method, assigned))
+                            replaced.put(owner, name, self._watching(method, assigned, name in _OVERWRITING))
 
             replace_all(_points())
             with on_import("tf_keras", lambda module: replace_all(_points_of(module))):
                 yield
 
-    def _watching(self, original: Callable[..., Any], assigned: Callable[[Any], Any]) -> Callable[..., Any]:
+    def _watching(
+        self, original: Callable[..., Any], assigned: Callable[[Any], Any], overwrites: bool
+    ) -> Callable[..., Any]:
         import tensorflow as tf
 
         def method(item: Any, *args: Any, **kwargs: Any) -> Any:
             # Keras assigns the learning rate in a property that the program sets.
             if frames.is_called_by_program(past_frameworks=_is_rate(item)):
-                self._note(item, assigned)
+                self._note(item, assigned, overwrites and not tf.executing_eagerly())
             return original(item, *args, **kwargs)
 
         return functools.wraps(original)(tf.autograph.experimental.do_not_convert(method))
 
-    def _note(self, item: Any, assigned: Callable[[Any], Any]) -> None:
+    def _note(self, item: Any, assigned: Callable[[Any], Any], overwrites: bool) -> None:
         try:
-            self.recorder.lines.assign([values.backing(variable) for variable in assigned(item)])
+            variables = [values.backing(variable) for variable in assigned(item)]
+            self.recorder.lines.assign(variables)
+            if overwrites:
+                self.recorder.lines.assign(variables, overwrites=True)
         except Exception as error:  # an exception here would be raised in the program
             self.recorder.note(
                 NoteKind.ASSIGNMENTS, f"an assignment could not be observed: {type(error).__name__}: {error}"
