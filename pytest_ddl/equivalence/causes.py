@@ -410,7 +410,7 @@ _RUN = (
     Cause(
         "worker-raised",
         "The training function raised an exception.",
-        "The traceback below shows the line. The same program ran on one device.",
+        "The traceback below shows how the program got to the line that raised.",
     ),
     Cause(
         "worker-died",
