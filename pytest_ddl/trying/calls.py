@@ -136,7 +136,7 @@ class Calls:
         def of_dataset(dataset: Any, *args: Any, **kwargs: Any) -> Any:
             if self.steps.paused:
                 return whole(dataset, *args, **kwargs)
-            return whole(self._prepared(dataset).take(self.batches), *args, **kwargs)
+            return whole(self._first_of(dataset, self._prepared(dataset), self.batches), *args, **kwargs)
 
         put.put(strategy, "experimental_distribute_dataset", of_dataset)
         for name in ("distribute_datasets_from_function", "experimental_distribute_datasets_from_function"):
@@ -148,15 +148,35 @@ class Calls:
         def of_function(function: Any, *args: Any, **kwargs: Any) -> Any:
             if self.steps.paused:
                 return original(function, *args, **kwargs)
-            prepared = self._prepared(self._of_one_device(function) if self.told > 1 else function, joined=1)
+            made: list[Any] = []
+
+            def own(context: Any) -> Any:
+                made.append(function(context))
+                return made[-1]
+
+            prepared = self._prepared(self._of_one_device(own) if self.told > 1 else own, joined=1)
 
             def cut(context: Any) -> Any:
                 here = 1 if self.told > 1 else context.num_replicas_in_sync // context.num_input_pipelines
-                return prepared(context).take(self.batches * max(1, here))
+                dataset = prepared(context)
+                return self._first_of(made[-1], dataset, self.batches * max(1, here))
 
             return original(cut, *args, **kwargs)
 
         return of_function
+
+    def _first_of(self, own: Any, prepared: Any, batches: int) -> Any:
+        """Return the first batches of a dataset, or all if that of the script never ends.
+
+        A script that reads such a dataset counts its steps, of which one call may have several.
+        """
+        import tensorflow as tf
+
+        length = int(own.cardinality()) if tf.executing_eagerly() else tf.data.UNKNOWN_CARDINALITY
+        if length == tf.data.INFINITE_CARDINALITY:
+            return prepared
+        self.found.cut |= not 0 <= length <= batches
+        return prepared.take(batches)
 
     def _of_one_device(self, function: Any) -> Any:
         """Return a dataset function that joins the batches of all replicas into one."""

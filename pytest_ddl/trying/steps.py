@@ -78,7 +78,9 @@ class Steps:
                 result = tf.convert_to_tensor(value) if plain else reduce(*args, **kwargs)
             finally:
                 self.paused -= 1
-            self._reduced(result)
+            # A metric's result() reads its variables by the same method.
+            if not isinstance(value, tf.Variable):
+                self._reduced(result)
             return result
 
         values_from_function = strategy.experimental_distribute_values_from_function
@@ -108,8 +110,8 @@ class Steps:
             try:
                 result = call(function, *args, **kwargs)
             except Exception as error:
-                if entered and self._taken and _is_end_of_data(error):
-                    self._found.add("ended", f"after {self._taken} steps of the script's own loop")
+                if entered and self._taken and is_end_of_data(error):
+                    self.tell_end()
                     raise EnoughSteps from error
                 raise
             finally:
@@ -131,7 +133,7 @@ class Steps:
             return False
         self.flush()
         if function in self._trains and self._taken >= self._limit:
-            self._found.add("ended", f"after {self._taken} steps of the script's own loop")
+            self.tell_end()
             raise EnoughSteps
         self._objects.watch()
         if not self._begun:
@@ -168,6 +170,15 @@ class Steps:
         elif self._pending and self._loss is None:
             self._loss = _scalar(result)
 
+    @property
+    def has_steps(self) -> bool:
+        """True if the script's own loop has run a step."""
+        return self._taken > 0
+
+    def tell_end(self) -> None:
+        """Add to what was found that the script was ended after its last step."""
+        self._found.add("ended", f"after {self._taken} steps of the script's own loop")
+
     def flush(self) -> None:
         """Record the step that has run, if there is one."""
         if self._pending:
@@ -193,7 +204,8 @@ def _scalar(result: Any) -> Any:
     return first
 
 
-def _is_end_of_data(error: Exception) -> bool:
+def is_end_of_data(error: Exception) -> bool:
+    """Return whether a script has asked for more batches than there are."""
     import tensorflow as tf
 
     return isinstance(error, StopIteration | tf.errors.OutOfRangeError)
