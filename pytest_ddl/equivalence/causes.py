@@ -367,7 +367,8 @@ _COLLECTIVES = (
     Cause(
         "rank-conditional-collective",
         "A collective (save, evaluation, reading a synchronized variable) is issued on some ranks only.",
-        "Move it out of `if chief:`: every rank must take part; only writing files may depend on the rank.",
+        "Every rank must take part. Look before this line for a condition, or for a continue, break or return, that "
+        "the ranks decide differently, and let all ranks decide alike. Only writing files may depend on the rank.",
     ),
     Cause(
         "collective-per-variable",
