@@ -23,8 +23,7 @@ class Cause:
     accepted: bool = False
     """True if a user who cannot change it declares it with ``expect=``."""
     gone_without: str = ""
-    """Part of a program that this cause needs: ``random`` or ``normalization``. Runs without it cannot show the cause.
-    """
+    """Part of a program without which this cause cannot act: ``random`` or ``normalization``."""
 
     @property
     def declarable(self) -> bool:
@@ -49,8 +48,7 @@ _GRADIENTS = (
         "gradient-not-aggregated",
         "Gradients were not summed over all replicas: an update contains only the own part of a replica or worker.",
         "Call optimizer.apply_gradients inside strategy.run with a model and optimizer made in "
-        "strategy.scope(), or reduce first with tf.distribute.get_replica_context().all_reduce('sum', "
-        "gradients).",
+        "strategy.scope(), or reduce first with tf.distribute.get_replica_context().all_reduce('sum', gradients).",
     ),
     Cause(
         "gradient-clipped-before-aggregation",
@@ -107,6 +105,11 @@ _GRADIENTS = (
         "A replica computes another gradient than one device does for the same examples.",
         "Look in the replica function for what depends on the replica: its id, the number of replicas, or state that "
         "each replica has for itself.",
+    ),
+    Cause(
+        "attribute-shared-by-replicas",
+        "A replica overwrites a Python attribute whose value another replica of the same process still uses.",
+        "Keep the value in a local variable: replicas of a process are threads, which take turns at each collective.",
     ),
     Cause(
         "gradient-accumulation-wrong",
@@ -322,8 +325,7 @@ _CHECKPOINTS = (
     Cause(
         "unsafe-checkpoint-path",
         "Several ranks write the same path.",
-        "Save on every worker. Workers other than the chief must save to a temporary path of their own "
-        "(run.rank_path).",
+        "Save on every worker. Those other than the chief must save to a temporary path of their own (run.rank_path).",
     ),
 )
 
@@ -367,8 +369,7 @@ _COLLECTIVES = (
     Cause(
         "rank-conditional-collective",
         "A collective (save, evaluation, reading a synchronized variable) is issued on some ranks only.",
-        "Every rank must take part. Look before this line for a condition, or for a continue, break or return, that "
-        "the ranks decide differently, and let all ranks decide alike. Only writing files may depend on the rank.",
+        "Every rank must take part: look before it for a condition, continue or break that ranks decide differently.",
     ),
     Cause(
         "collective-per-variable",
@@ -416,8 +417,7 @@ _RUN = (
     Cause(
         "worker-died",
         "A worker process ended before it returned a result.",
-        "See the end of its output below. Exit code -9 often means that memory was used up, and -11 that native code "
-        "crashed.",
+        "See the end of its output below. Exit code -9 often means no memory left, and -11 that native code crashed.",
     ),
     Cause(
         "rank-did-not-run",

@@ -121,7 +121,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.skipped and isinstance(report.longrepr, tuple):
         # The test is a function of this package, whose place says nothing to the author of the script.
-        report.longrepr = (str(item.path), None, report.longrepr[2])
+        report.longrepr = (str(item.path), 1, report.longrepr[2])
     return report
 
 
