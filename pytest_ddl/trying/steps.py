@@ -106,16 +106,17 @@ class Steps:
     def _observed_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def observed_call(function: Any, *args: Any, **kwargs: Any) -> Any:
             entered = self._enter(id(function))
-            result = None
+            result, failed = None, False
             try:
                 result = call(function, *args, **kwargs)
             except Exception as error:
+                failed = True
                 if entered and self._taken and is_end_of_data(error):
                     self.tell_end()
                     raise EnoughSteps from error
                 raise
             finally:
-                self._leave(entered, result)
+                self._leave(entered, result, failed)
             return result
 
         return observed_call
@@ -143,11 +144,13 @@ class Steps:
         self._function = function
         return True
 
-    def _leave(self, entered: bool, result: Any) -> None:
+    def _leave(self, entered: bool, result: Any, failed: bool = False) -> None:
         if not entered:
             return
         function, self._function = self._function, None
         assert function is not None
+        if failed:
+            return  # a graph that ends by an error may have made any part of its updates
         if self._objects.updates() != self._before:
             if self._needs_run and not self._calls_run:
                 raise NotSeenError(no_strategy_advice())
