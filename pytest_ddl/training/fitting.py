@@ -57,7 +57,7 @@ class Fitting:
             options["callbacks"].insert(0, _first_callback(listener, model, follow))
         if self._settings.repeat:
             options["epochs"] = _ENDLESS
-        data = _as_dataset(data, options) if self._settings.slice_step is not None else data
+        data = _as_dataset(data, options) if self._settings.slices else data
         given = _given(self._settings, data, lambda: listener.completed)
         history = model.fit(given, **options)
         listener.end_of_steps(_batches(given, options, self._strategy), batches=1)
