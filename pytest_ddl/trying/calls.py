@@ -105,6 +105,8 @@ class Calls:
         size = given.get("batch_size") or KERAS_BATCH
         steps = "steps_per_epoch" if name == "fit" else "steps"
         most = min(self.batches, given.get(steps) or self.batches)
+        if name == "fit" and given.get("validation_data") is None:
+            _split(given)
         rows = int(np.ceil(most * size / (1 - (given.get("validation_split") or 0))))
         x = given.get("x")
         for key in ("x", "y", "sample_weight"):
@@ -236,6 +238,28 @@ def _has_examples(spec: Any) -> bool:
     import tensorflow as tf
 
     return isinstance(spec, tf.TensorSpec) and bool(spec.shape.rank) and spec.shape[1:].is_fully_defined()
+
+
+def _split(given: dict[str, Any]) -> None:
+    """Put the last rows of arrays into ``validation_data``, as ``fit`` does for ``validation_split``.
+
+    The same share of fewer rows is another number of rows, perhaps one that the replicas cannot divide among them.
+    """
+    import tensorflow as tf
+
+    columns = {key: given[key] for key in ("x", "y", "sample_weight") if given.get(key) is not None}
+    items = tf.nest.flatten(list(columns.values()))
+    share = given.get("validation_split")
+    if not share or not all(len(getattr(item, "shape", ())) for item in items):
+        return
+    first = int(np.floor(items[0].shape[0] * (1 - share)))
+    if not 0 < first < items[0].shape[0]:
+        return  # Keras refuses it
+    del given["validation_split"]
+    given |= {key: tf.nest.map_structure(lambda item: item[:first], value) for key, value in columns.items()}
+    given["validation_data"] = tuple(
+        tf.nest.map_structure(lambda item: item[first:], value) for value in columns.values()
+    )
 
 
 def _is_cut(given: Any) -> bool:

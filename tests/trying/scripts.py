@@ -85,6 +85,22 @@ for epoch in range(2):
 """
 )
 
+DROPOUT_AND_SPLIT = """
+import numpy as np
+import tensorflow as tf
+
+x = np.random.default_rng(0).normal(size=(200, 6)).astype("float32")
+y = (x.sum(axis=1) > 0).astype("int32")
+strategy = tf.distribute.MirroredStrategy()
+with strategy.scope():
+    layers = [tf.keras.layers.Dense(8), tf.keras.layers.Dropout(0.3), tf.keras.layers.Dense(2)]
+    model = tf.keras.Sequential(layers)
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer="adam", loss=loss, metrics=["accuracy"])
+history = model.fit(x, y, epochs=2, validation_split=0.1)
+print(history.history["val_accuracy"][-1])
+"""
+
 OF_KAGGLE = """
 import numpy as np
 import tensorflow as tf
