@@ -255,7 +255,9 @@ def _of_pair(
         return _order(left, right, 0, ranks)
     sizes = [len(item.parts) or 1 for item in (one, other)]
     if one.where != other.where:
-        return _conditional(one, ranks[0], ranks[1], (1, 0))
+        # The other rank may have executed this line before, so that "never" would be wrong.
+        message = f"rank {ranks[0]} executes {_describe(one)}, but rank {ranks[1]} does not execute it there"
+        return Mismatch(CONDITIONAL, message, one.step + 1, ranks[0])
     if sizes[0] != sizes[1]:
         more = int(sizes[1] > sizes[0])
         message = (
