@@ -117,7 +117,10 @@ def causes_table() -> str:
 
 def limitations_table() -> str:
     """Return the table of known limitations of TensorFlow and Keras, in the words of the reports."""
-    rows = ((limit.reason, f"<{limit.link}>" if limit.link else "") for limit in LIMITATIONS)
+    rows = (
+        (f"{limit.reason}. {limit.advice}" if limit.advice else limit.reason, f"<{limit.link}>" if limit.link else "")
+        for limit in LIMITATIONS
+    )
     return _table(("what the framework cannot do", "more"), rows)
 
 

@@ -20,7 +20,8 @@ _FEW = 40
 _HEADINGS = re.compile(
     r"in user code:|Graph execution error:|Traceback \(most recent call last\):|<stack traces unavailable>|"
     r"Detected at node .*defined at \(most recent call last\):|Exception encountered:|"
-    r"(?:[\w.]+: )?'*Exception encountered when calling .*\.call\(\)\.|\d+ root error\(s\) found\.|"
+    r"(?:[\w.]+: )?'*Exception encountered when calling (?:.*\.call\(\)|layer .*\(type \w+\))\.|"
+    r"\d+ root error\(s\) found\.|"
     r"During handling of .*:|The above exception was .*:"
 )
 """Lines that Keras and TensorFlow put around a message."""
@@ -65,27 +66,38 @@ def summary(kind: str, message: str) -> str:
     """Describe an exception in one line, like the last line of a Python traceback.
 
     Keras and TensorFlow wrap the message of an exception in their own text, which is left out. If the rest is longer
-    than :data:`LINE`, only its last line is used.
+    than :data:`LINE`, only the line that says what happened is used: the first one after the last text of a wrapper.
+    Lines that follow it are advice, shapes or arguments.
     """
     name = kind.rpartition(".")[2]
-    lines = _explaining_lines(message)
-    if not lines:
+    blocks = _explaining_blocks(message)
+    if not blocks:
         return name
-    whole = " ".join(lines)
-    shown = whole if len(whole) <= LINE else _cut(lines[-1], LINE, " ... ")
+    whole = " ".join(dict.fromkeys(line for block in blocks for line in block))
+    shown = whole if len(whole) <= LINE else _cut(_first_sentence(blocks[-1]), LINE, " ... ")
     # AutoGraph cannot raise some exceptions again. It raises a StagingError with the original type in the message.
     if shown.startswith(f"{name}:") or name == "StagingError":
         return shown
     return f"{name}: {shown}"
 
 
-def _explaining_lines(message: str) -> list[str]:
-    """Return the lines of a message that say what happened, without duplicates."""
+def _first_sentence(lines: list[str]) -> str:
+    """Return the first line, and the lines that it announces by a colon if there is room for them."""
+    shown = lines[0]
+    for line in lines[1:]:
+        if not shown.endswith(":") or len(f"{shown} {line}") > LINE:
+            break
+        shown = f"{shown} {line}"
+    return shown
+
+
+def _explaining_blocks(message: str) -> list[list[str]]:
+    """Return the lines of a message that say what happened, in blocks between the texts of wrappers."""
     text = _without_numbers(_COLORS.sub("", message))
     text = re.sub(r",\s*numpy=\s*array\([^<>]*\)>", ">", text)
-    text = re.sub(r"\n\s*Arguments received by .*", "", text, flags=re.DOTALL)
+    text = re.sub(r"\n\s*(?:Arguments|Call arguments) received by .*", "", text, flags=re.DOTALL)
     text = re.sub(r"\n\s*\(1\) [A-Z_]+:.*", "", text, flags=re.DOTALL)
-    found: dict[str, None] = {}
+    blocks: list[list[str]] = [[]]
     inside: int | None = None
     for line in text.splitlines():
         indent = len(line) - len(line.lstrip())
@@ -97,9 +109,12 @@ def _explaining_lines(message: str) -> list[str]:
         inside = inside if not line.strip() else None
         kept = _NODES.sub("", line).strip()
         kept = re.sub(r"^\(0\) (?:[A-Z_]+:\s*)?", "", kept)
-        if kept and not _HEADINGS.fullmatch(kept):
-            found[kept] = None
-    return [line for line in found if not _TRANSPORT.fullmatch(line)] or list(found)
+        if _HEADINGS.fullmatch(kept):
+            blocks.append([])
+        elif kept:
+            blocks[-1].append(kept)
+    own = [[line for line in block if not _TRANSPORT.fullmatch(line)] for block in blocks]
+    return [block for block in own if block] or [block for block in blocks if block]
 
 
 def _without_numbers(text: str) -> str:

@@ -88,7 +88,7 @@ def run(
         sys.stderr.write(f"pytest-ddl {command_name}: {error}\n")
         return _USAGE_ERROR
     plan = {
-        "file": str(target.file.absolute()),
+        "file": os.path.abspath(target.file),  # as pytest names it
         "function": target.function,
         "arguments": _arguments(options),
         **further,

@@ -26,8 +26,7 @@ _GRADIENTS = (
         "gradient-not-aggregated",
         "Gradients were not summed over all replicas: an update contains only the own part of a replica or worker.",
         "Call optimizer.apply_gradients inside strategy.run with a model and optimizer made in "
-        "strategy.scope(), or reduce first with tf.distribute.get_replica_context().all_reduce('sum', "
-        "gradients).",
+        "strategy.scope(), or reduce first with tf.distribute.get_replica_context().all_reduce('sum', gradients).",
     ),
     Cause(
         "gradient-clipped-before-aggregation",
@@ -84,6 +83,11 @@ _GRADIENTS = (
         "A replica computes another gradient than one device does for the same examples.",
         "Look in the replica function for what depends on the replica: its id, the number of replicas, or state that "
         "each replica has for itself.",
+    ),
+    Cause(
+        "attribute-shared-by-replicas",
+        "A replica overwrites a Python attribute whose value another replica of the same process still uses.",
+        "Keep the value in a local variable: replicas of a process are threads, which take turns at each collective.",
     ),
     Cause(
         "gradient-accumulation-wrong",
@@ -307,8 +311,7 @@ _CHECKPOINTS = (
     Cause(
         "unsafe-checkpoint-path",
         "Several ranks write the same path.",
-        "Save on every worker. Workers other than the chief must save to a temporary path of their own "
-        "(run.rank_path).",
+        "Save on every worker. Those other than the chief must save to a temporary path of their own (run.rank_path).",
     ),
 )
 
@@ -352,7 +355,7 @@ _COLLECTIVES = (
     Cause(
         "rank-conditional-collective",
         "A collective (save, evaluation, reading a synchronized variable) is issued on some ranks only.",
-        "Move it out of `if chief:`: every rank must take part; only writing files may depend on the rank.",
+        "Every rank must take part: look before it for a condition, continue or break that ranks decide differently.",
     ),
     Cause(
         "collective-per-variable",
@@ -395,13 +398,12 @@ _RUN = (
     Cause(
         "worker-raised",
         "The training function raised an exception.",
-        "The traceback below shows the line. The same program ran on one device.",
+        "The traceback below shows how the program got to the line that raised.",
     ),
     Cause(
         "worker-died",
         "A worker process ended before it returned a result.",
-        "See the end of its output below. Exit code -9 often means that memory was used up, and -11 that native code "
-        "crashed.",
+        "See the end of its output below. Exit code -9 often means no memory left, and -11 that native code crashed.",
     ),
     Cause(
         "rank-did-not-run",

@@ -163,7 +163,8 @@ def _declaration(finding: Finding, report: Report) -> Iterator[str]:
         yield from _field("known as", f"{behavior.id}: {behavior.explanation}")
         yield from _field("meanwhile", report.words.of(behavior.workaround))
         yield from _accepting("  to accept:  ", finding.cause, report, behavior.id)
-    elif finding.cause is not None and finding.cause in CAUSES and CAUSES[finding.cause].declarable:
+    elif finding.cause is not None and finding.exact and finding.cause in CAUSES and CAUSES[finding.cause].declarable:
+        # A cause that was not recomputed may be another one. A line to copy would invite the reader to accept a bug.
         yield from _accepting("  to accept:  ", finding.cause, report, "the reason")
 
 

@@ -57,6 +57,7 @@ class Fitting:
             options["callbacks"].insert(0, _first_callback(listener, model, follow))
         if self._settings.repeat:
             options["epochs"] = _ENDLESS
+        data = _as_dataset(data, options) if self._settings.slices else data
         given = _given(self._settings, data, lambda: listener.completed)
         history = model.fit(given, **options)
         listener.end_of_steps(_batches(given, options, self._strategy), batches=1)
@@ -90,6 +91,26 @@ def _options(settings: RunSettings, kwargs: Mapping[str, Any]) -> dict[str, Any]
     if options.get("validation_data") is not None:
         options["validation_data"] = _given(replace(settings, constant=False, repeat=False), options["validation_data"])
     return options
+
+
+def _as_dataset(data: Any, options: dict[str, Any]) -> Any:
+    """Return arrays as the dataset of the batches that ``fit`` makes of them, so that a batch can be cut down.
+
+    If ``fit`` shuffles or splits the arrays, only Keras knows its batches, and the arrays are returned. ``y`` and
+    ``sample_weight`` become parts of the dataset.
+    """
+    import tensorflow as tf
+
+    columns = (data, options.get("y"), options.get("sample_weight"))
+    given = [column for column in columns if column is not None]
+    rows = {len(item) if isinstance(item, np.ndarray) and item.ndim else 0 for item in tf.nest.flatten(given)}
+    wanted = len(rows) == 1 and 0 not in rows and columns[1] is not None
+    unsure = options.get("validation_split") or options.get("class_weight") or options.get("steps_per_epoch")
+    if not wanted or unsure or options.get("shuffle", True):
+        return data
+    for name in ("y", "sample_weight", "shuffle"):
+        options.pop(name, None)
+    return tf.data.Dataset.from_tensor_slices(tuple(given)).batch(options.pop("batch_size", None) or KERAS_BATCH)
 
 
 def _given(settings: RunSettings, data: Any, completed: Callable[[], int] | None = None) -> Any:

@@ -105,6 +105,8 @@ class Calls:
         size = given.get("batch_size") or KERAS_BATCH
         steps = "steps_per_epoch" if name == "fit" else "steps"
         most = min(self.batches, given.get(steps) or self.batches)
+        if name == "fit" and given.get("validation_data") is None:
+            _split(given)
         rows = int(np.ceil(most * size / (1 - (given.get("validation_split") or 0))))
         x = given.get("x")
         for key in ("x", "y", "sample_weight"):
@@ -136,7 +138,7 @@ class Calls:
         def of_dataset(dataset: Any, *args: Any, **kwargs: Any) -> Any:
             if self.steps.paused:
                 return whole(dataset, *args, **kwargs)
-            return whole(self._prepared(dataset).take(self.batches), *args, **kwargs)
+            return whole(self._first_of(dataset, self._prepared(dataset), self.batches), *args, **kwargs)
 
         put.put(strategy, "experimental_distribute_dataset", of_dataset)
         for name in ("distribute_datasets_from_function", "experimental_distribute_datasets_from_function"):
@@ -148,15 +150,35 @@ class Calls:
         def of_function(function: Any, *args: Any, **kwargs: Any) -> Any:
             if self.steps.paused:
                 return original(function, *args, **kwargs)
-            prepared = self._prepared(self._of_one_device(function) if self.told > 1 else function, joined=1)
+            made: list[Any] = []
+
+            def own(context: Any) -> Any:
+                made.append(function(context))
+                return made[-1]
+
+            prepared = self._prepared(self._of_one_device(own) if self.told > 1 else own, joined=1)
 
             def cut(context: Any) -> Any:
                 here = 1 if self.told > 1 else context.num_replicas_in_sync // context.num_input_pipelines
-                return prepared(context).take(self.batches * max(1, here))
+                dataset = prepared(context)
+                return self._first_of(made[-1], dataset, self.batches * max(1, here))
 
             return original(cut, *args, **kwargs)
 
         return of_function
+
+    def _first_of(self, own: Any, prepared: Any, batches: int) -> Any:
+        """Return the first batches of a dataset, or all if that of the script never ends.
+
+        A script that reads such a dataset counts its steps, of which one call may have several.
+        """
+        import tensorflow as tf
+
+        length = int(own.cardinality()) if tf.executing_eagerly() else tf.data.UNKNOWN_CARDINALITY
+        if length == tf.data.INFINITE_CARDINALITY:
+            return prepared
+        self.found.cut |= not 0 <= length <= batches
+        return prepared.take(batches)
 
     def _of_one_device(self, function: Any) -> Any:
         """Return a dataset function that joins the batches of all replicas into one."""
@@ -216,6 +238,28 @@ def _has_examples(spec: Any) -> bool:
     import tensorflow as tf
 
     return isinstance(spec, tf.TensorSpec) and bool(spec.shape.rank) and spec.shape[1:].is_fully_defined()
+
+
+def _split(given: dict[str, Any]) -> None:
+    """Put the last rows of arrays into ``validation_data``, as ``fit`` does for ``validation_split``.
+
+    The same share of fewer rows is another number of rows, perhaps one that the replicas cannot divide among them.
+    """
+    import tensorflow as tf
+
+    columns = {key: given[key] for key in ("x", "y", "sample_weight") if given.get(key) is not None}
+    items = tf.nest.flatten(list(columns.values()))
+    share = given.get("validation_split")
+    if not share or not all(len(getattr(item, "shape", ())) for item in items):
+        return
+    first = int(np.floor(items[0].shape[0] * (1 - share)))
+    if not 0 < first < items[0].shape[0]:
+        return  # Keras refuses it
+    del given["validation_split"]
+    given |= {key: tf.nest.map_structure(lambda item: item[:first], value) for key, value in columns.items()}
+    given["validation_data"] = tuple(
+        tf.nest.map_structure(lambda item: item[first:], value) for value in columns.values()
+    )
 
 
 def _is_cut(given: Any) -> bool:

@@ -49,6 +49,8 @@ class Found:
     wants_default: bool = False
     """True if the script asks for the default strategy of TensorFlow, which the strategy of the run replaces."""
     failed: list[FailedCell] = field(default_factory=list)
+    cut: bool = False
+    """True if a dataset may have more batches than the script gets."""
 
     def add(self, heading: str, text: str) -> None:
         """Add a line under a heading, unless it is there."""
@@ -57,7 +59,8 @@ class Found:
     def as_fact(self) -> dict[str, Any]:
         """Return everything as plain values."""
         lines = {heading: list(texts) for heading, texts in self.lines.items()}
-        return {"lines": lines, "counts_replicas": self.counts_replicas, "failed": [*map(tuple, self.failed)]}
+        failed = [*map(tuple, self.failed)]
+        return {"lines": lines, "counts_replicas": self.counts_replicas, "failed": failed, "cut": self.cut}
 
 
 _SCOPE = re.compile(r"variable created in this tf\.distribute\.Strategy\.scope|scope used for the original variable")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,8 @@ from pytest_ddl.trying.source import Source
 _PLAN = pytest.StashKey[dict[str, Any]]()
 _FOUND = "ddl_found"
 _NO_VERDICT = 1
+_UNDECIDED = "undecided"
+"""Name of an outcome of pytest: a script about which nothing can be said, which a skip would hide."""
 _OTHER = "tf_keras, because the script fails with Keras 3; see --keras"
 
 
@@ -106,17 +109,32 @@ def _test_of(plan: dict[str, Any]) -> Any:
             request.node.user_properties[:] = told
             undecided = UndecidedError(f"{undecided}. With tf_keras: {other}")
         if undecided is not None:
-            reason = f"inconclusive: {undecided}"
+            reason = f"{_UNDECIDED}: {undecided}"
             tell("\n".join([*(text for name, text in request.node.user_properties if name == _FOUND), reason]))
             pytest.skip(reason)
 
     return script
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple):
+        # The test is a function of this package, whose place says nothing to the author of the script.
+        report.longrepr = (str(item.path), 1, report.longrepr[2])
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    undecided = report.skipped and not hasattr(report, "wasxfail")
+    return (_UNDECIDED, "u", _UNDECIDED.upper()) if undecided else None
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print what was found in the script, once if it is the same under all strategies."""
     texts: dict[str, list[str]] = {}
-    outcomes = ("passed", "xfailed", "failed", "skipped")
+    outcomes = ("passed", "xfailed", "failed", _UNDECIDED)
     for report in (one for kind in outcomes for one in terminalreporter.getreports(kind)):
         text = dict(getattr(report, "user_properties", ())).get(_FOUND)
         name = report.nodeid.rpartition("[")[2].rstrip("]")
@@ -125,6 +143,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for text, names in texts.items():
         terminalreporter.section(f"found in the script ({', '.join(names)})")
         terminalreporter.write_line(text)
+    for report in terminalreporter.getreports(_UNDECIDED):
+        if not dict(getattr(report, "user_properties", ())).get(_FOUND):
+            path, _line, reason = report.longrepr
+            terminalreporter.write_line(f"{_UNDECIDED}: {os.path.relpath(path)}: {reason}")
 
 
 @pytest.hookimpl(trylast=True)

@@ -18,7 +18,7 @@ from pytest_ddl.trying.found import FACT, EnoughSteps, FailedCell, Found, NotSee
 from pytest_ddl.trying.legacy import refusal
 from pytest_ddl.trying.objects import Objects
 from pytest_ddl.trying.source import Source
-from pytest_ddl.trying.steps import Steps, no_strategy_advice
+from pytest_ddl.trying.steps import Steps, is_end_of_data, no_strategy_advice
 from pytest_ddl.trying.strategies import Meaning
 
 
@@ -73,6 +73,11 @@ class TriedScript:
                     execution.execute(self.source, run.tmp_path, found, self.failing, run._settings.precision)
                 except EnoughSteps:
                     pass
+                except Exception as error:
+                    # The script has the steps that it was given batches for, and asks for one more.
+                    if not (found.cut and steps.has_steps and is_end_of_data(error)):
+                        raise
+                    steps.tell_end()
                 except SystemExit as ended:
                     if ended.code not in (None, 0):
                         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,8 @@ class Source:
             ast.parse(text)
         except SyntaxError as error:
             raise SourceError(f"{path}:{error.lineno} is not valid Python: {error.msg}") from None
-        return cls(str(path.absolute()), text, left_out)
+        # As pytest does it, so that the file is found again: without links being followed.
+        return cls(os.path.abspath(path), text, left_out)
 
 
 def _code_of_notebook(path: Path, text: str) -> tuple[str, tuple[str, ...]]:

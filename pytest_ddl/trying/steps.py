@@ -78,7 +78,9 @@ class Steps:
                 result = tf.convert_to_tensor(value) if plain else reduce(*args, **kwargs)
             finally:
                 self.paused -= 1
-            self._reduced(result)
+            # A metric's result() reads its variables by the same method.
+            if not isinstance(value, tf.Variable):
+                self._reduced(result)
             return result
 
         values_from_function = strategy.experimental_distribute_values_from_function
@@ -104,16 +106,17 @@ class Steps:
     def _observed_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def observed_call(function: Any, *args: Any, **kwargs: Any) -> Any:
             entered = self._enter(id(function))
-            result = None
+            result, failed = None, False
             try:
                 result = call(function, *args, **kwargs)
             except Exception as error:
-                if entered and self._taken and _is_end_of_data(error):
-                    self._found.add("ended", f"after {self._taken} steps of the script's own loop")
+                failed = True
+                if entered and self._taken and is_end_of_data(error):
+                    self.tell_end()
                     raise EnoughSteps from error
                 raise
             finally:
-                self._leave(entered, result)
+                self._leave(entered, result, failed)
             return result
 
         return observed_call
@@ -131,7 +134,7 @@ class Steps:
             return False
         self.flush()
         if function in self._trains and self._taken >= self._limit:
-            self._found.add("ended", f"after {self._taken} steps of the script's own loop")
+            self.tell_end()
             raise EnoughSteps
         self._objects.watch()
         if not self._begun:
@@ -141,11 +144,13 @@ class Steps:
         self._function = function
         return True
 
-    def _leave(self, entered: bool, result: Any) -> None:
+    def _leave(self, entered: bool, result: Any, failed: bool = False) -> None:
         if not entered:
             return
         function, self._function = self._function, None
         assert function is not None
+        if failed:
+            return  # a graph that ends by an error may have made any part of its updates
         if self._objects.updates() != self._before:
             if self._needs_run and not self._calls_run:
                 raise NotSeenError(no_strategy_advice())
@@ -167,6 +172,15 @@ class Steps:
                 self._reduces.add(self._function)
         elif self._pending and self._loss is None:
             self._loss = _scalar(result)
+
+    @property
+    def has_steps(self) -> bool:
+        """True if the script's own loop has run a step."""
+        return self._taken > 0
+
+    def tell_end(self) -> None:
+        """Add to what was found that the script was ended after its last step."""
+        self._found.add("ended", f"after {self._taken} steps of the script's own loop")
 
     def flush(self) -> None:
         """Record the step that has run, if there is one."""
@@ -193,7 +207,8 @@ def _scalar(result: Any) -> Any:
     return first
 
 
-def _is_end_of_data(error: Exception) -> bool:
+def is_end_of_data(error: Exception) -> bool:
+    """Return whether a script has asked for more batches than there are."""
     import tensorflow as tf
 
     return isinstance(error, StopIteration | tf.errors.OutOfRangeError)

@@ -93,7 +93,7 @@ def install(put: Replacements, strategy: Any, found: Found) -> None:
     for owner in (tf.distribute.coordinator, tf.distribute.experimental.coordinator):
         put.put(owner, "ClusterCoordinator", coordinator)
     put.put(tf.distribute, "Server", _ignored("tf.distribute.Server", found))
-    put.put(tf.distribute.cluster_resolver, "TPUClusterResolver", lambda *_args, **_kwargs: _resolver())
+    put.put(tf.distribute.cluster_resolver, "TPUClusterResolver", _TpuResolver)
     resolver = getattr(strategy, "cluster_resolver", None)
     if resolver is None:
         put.put(type(strategy), "cluster_resolver", property(lambda _self: _resolver()))
@@ -126,6 +126,18 @@ def _no_coordinator(*_args: Any, **_kwargs: Any) -> Any:
         "strategy, or write it as `for loss in run.steps(train_step, dataset)` in a function train(run), and use "
         "`pytest-ddl check`"
     )
+
+
+class _TpuResolver:
+    """Stand-in for the class that finds a TPU. Its instances are resolvers of a single worker."""
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Any:
+        return _resolver()
+
+    @staticmethod
+    def connect(*_args: Any, **_kwargs: Any) -> Any:
+        """Return a resolver, as the class method of TensorFlow does after it has initialized the TPU."""
+        return _resolver()
 
 
 def _resolver() -> Any:

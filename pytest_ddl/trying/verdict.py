@@ -28,6 +28,10 @@ _UNCLEAR = (
 _SLOW = "the script did not end in time on one device. Give it more time (--timeout=SECONDS) or less work (--steps=1)"
 
 
+_TOO_FEW = (
+    "the script asks for more batches than --steps leaves of its dataset. Let it have as many as it reads, for example "
+    "--steps=100"
+)
 _OTHER_KERAS = "tf_keras may not have this limit: try it with --keras=tf_keras"
 _CUT = ("StopIteration", "OutOfRangeError")
 """Exceptions that a script gets if it reads more batches than ``--steps``."""
@@ -135,6 +139,8 @@ def _refuse_unseen(report: Report) -> None:
         if error.type == "deadline":
             raise UndecidedError(_SLOW)
         place = f"{Path(error.file).name}:{error.line}: " if error.file else ""
+        if _fact(reference).get("cut") and error.type.rpartition(".")[2] in _CUT:
+            raise UndecidedError(f"{place}{_TOO_FEW}")
         raise UndecidedError(
             f"{place}the script fails on one device, too: {explained(error.type, error.message)}", True
         )

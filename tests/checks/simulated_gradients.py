@@ -315,9 +315,19 @@ def train(way: Way, replicas: int, workers: int = 1, only: Slice | None = None) 
     return TrainingRecord(name, replicas, ranks, max(way.sizes), "float64", way.seed)
 
 
-def judged_with_slices(right: Way, wrong: Way, replicas: int, workers: int = 1, **settings: Any) -> Report:
-    """Judge a wrong program, and run one device on each replica's examples if the report asks for it."""
-    reference, distributed = train(right, 1), train(wrong, replicas, workers)
+def judged_with_slices(
+    right: Way,
+    wrong: Way,
+    replicas: int,
+    workers: int = 1,
+    recorded: Callable[[TrainingRecord], TrainingRecord] = lambda record: record,
+    **settings: Any,
+) -> Report:
+    """Judge a wrong program, and run one device on each replica's examples if the report asks for it.
+
+    :param recorded: changes the records of both runs.
+    """
+    reference, distributed = recorded(train(right, 1)), recorded(train(wrong, replicas, workers))
     report = judge(reference, distributed, **settings)
     for step, rows in slices_to_recompute(report):
         slices = Slices(step, {replica: train(right, 1, only=Slice(replica, replicas, step)) for replica in rows})

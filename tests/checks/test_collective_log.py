@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.checks.collective_log import check_collective_log, mismatch
 from pytest_ddl.equivalence.checks.collective_value import check_collective_value
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
@@ -75,6 +76,16 @@ def test_a_collective_of_one_rank_is_named_with_its_line(chief, other, step):
         assert found is not None
         assert (found.cause, found.rank, found.step) == ("rank-conditional-collective", rank, step)
         assert EVALUATE in found.message
+
+
+def test_the_place_where_ranks_parted_is_said():
+    """One rank leaves its second batch out and asks for the next one."""
+    flag = reduced("train.py:5", (1, 1), "int64", step=1)
+    found = mismatch(run([*STEPS[:1], flag], STEPS[:2]))
+    assert (found.cause, found.rank) == ("rank-conditional-collective", 0)
+    parted = "agree up to train.py:10 in step 1. Then rank 0 went on to train.py:5 and rank 1 went on to train.py:10"
+    assert parted in found.message
+    assert "if chief" not in fix_of(found.cause)
 
 
 def test_a_further_step_is_no_condition():

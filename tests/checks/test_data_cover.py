@@ -241,3 +241,26 @@ def test_a_replica_whose_data_has_ended_has_its_own_cause() -> None:
     assert "the data of replica 1 has ended" in finding.message
     fewer = consumed([[[0, 1], [2, 3]], [[4], [5]]])
     assert [f.cause for f in check_batch(ours, fewer, Tolerance(ours)).findings] == ["global-batch-wrong"]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "workers", "twice"),
+    [
+        ([[[0, 4], [1, 5]], [[8, 12], [9, 13]]], 2, True),
+        ([[[0, 4], [1, 5]], [[8, 12], [9, 13]]], 1, False),
+        ([[[0, 4], [1, 5]], [[8, 12], [9]]], 2, False),
+        ([[[0, 4], [1, 0]], [[8, 12], [9, 13]]], 2, False),
+    ],
+    ids=["sharded twice", "one process", "another share", "repeated"],
+)
+def test_data_that_is_sharded_twice_is_said(theirs: Steps, workers: int, twice: bool) -> None:
+    reference = consumed(one(*([first, first + 1, first + 2, first + 3] for first in range(0, 16, 4))))
+    record = consumed(theirs)
+    (rank,) = record.ranks
+    idle = tuple(replace(step, batches=()) for step in rank.steps)
+    ranks = (rank, *(replace(rank, rank=number, steps=idle) for number in range(1, workers)))
+    result = check_data_cover(reference, replace(record, ranks=ranks), Tolerance(reference, ()))
+    dropped = [finding for finding in result.findings if finding.cause == "examples-dropped"]
+    assert dropped
+    assert ("sharded twice" in dropped[0].message) is twice
+    assert ("dataset.shard" in str(dropped[0].fix)) is twice

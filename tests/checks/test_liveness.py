@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.checks.liveness import check_liveness
 from pytest_ddl.equivalence.checks.run import check_run
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.equivalence.runs.watchdog import all_wait
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.messages import summary
 from pytest_ddl.records import CollectiveRecord, ErrorRecord, RankRecord, TrainingRecord
 
@@ -144,3 +148,12 @@ A, B = executed(), executed(group=2)
 )
 def test_ranks_that_wait_for_ever(logs, answered, stuck):
     assert all_wait(logs, answered) is stuck
+
+
+def test_a_rank_that_was_stopped_does_not_lack_a_call_of_watch() -> None:
+    reference, distributed = pair(Program(replicas=2, workers=2))
+    error = ErrorRecord("deadline", "deadline exceeded", "", 1)
+    ranks = tuple(RankRecord(rank.rank, rank.task, rank.replicas, error=error) for rank in distributed.ranks)
+    text = " ".join(str(judge(reference, replace(distributed, ranks=ranks))).split())
+    assert "no variable was watched" not in text
+    assert "call run.watch" not in text

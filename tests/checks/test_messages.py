@@ -83,10 +83,74 @@ def test_the_last_line_of_an_exception(kind: str, message: str, told: str) -> No
     assert summary(kind, message) == told
 
 
-def test_a_long_message_keeps_its_last_line() -> None:
-    told = summary("ValueError", "\n".join([*(f"line {number} of help" for number in range(30)), "no shard"]))
-    assert told == "ValueError: no shard"
-    assert len(summary("ValueError", "word " * 2000)) <= LINE + len("ValueError: ")
+STATEFUL = f"""Exception encountered when calling LSTM.call().
+
+If an RNN is stateful, its batch size must be that of its state.
+- Expected batch size: 12
+- Received batch size: 6
+{"One more line of shapes. " * 6}
+
+Arguments received by LSTM.call():
+  • initial_state=None"""
+PER_REPLICA = """in user code:
+
+    File "/project/train.py", line 21, in step  *
+        loss = model(x)
+
+    ValueError: Only input tensors may be positional. This one should be a keyword argument: PerReplica:{
+      0: Tensor("x:0", shape=(6, 5), dtype=float32),
+      1: Tensor("x_1:0", shape=(6, 5), dtype=float32)
+    } (of type <class 'tensorflow.python.distribute.values.PerReplica'>)
+"""
+NOT_LOADED = f"""2 objects could not be loaded. An example is <Dense name=dense>:
+
+Layer 'dense' expected 2 variables.
+
+List of objects:
+[{", ".join(f"<Dense name=dense_{number}, built=True>" for number in range(9))}]"""
+OF_KERAS_2 = f"""Exception encountered when calling layer "dense" (type Dense).
+
+in user code:
+
+    File "/project/train.py", line 3, in call  *
+        return tf.matmul(x, w)
+
+    ValueError: Dimensions must be equal.
+    {"Shapes are listed here. " * 9}
+
+Call arguments received by layer "dense" (type Dense):
+  • x=tf.Tensor(shape=(6, 3), dtype=float32)"""
+CAUGHT_AGAIN = f"""the shard is not there
+Traceback (most recent call last):
+  File "/project/train.py", line 3, in load
+    raise KeyError(name)
+KeyError: 'shard-3'
+{"Hint: look at the list of shards. " * 6}"""
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (STATEFUL, "If an RNN is stateful, its batch size must be that of its state."),
+        (PER_REPLICA, "Only input tensors may be positional. This one should be a keyword argument: PerReplica:{"),
+        (
+            NOT_LOADED,
+            "2 objects could not be loaded. An example is <Dense name=dense>: Layer 'dense' expected 2 variables.",
+        ),
+        (OF_KERAS_2, "Dimensions must be equal."),
+        (CAUGHT_AGAIN, "KeyError: 'shard-3'"),
+        ("\n".join(["no shard", *(f"line {number} of help" for number in range(30))]), "no shard"),
+    ],
+    ids=["stateful", "per replica", "not loaded", "Keras 2", "caught again", "help"],
+)
+def test_a_long_message_keeps_the_line_that_says_what_happened(message: str, told: str) -> None:
+    assert summary("ValueError", message) == f"ValueError: {told}"
+
+
+def test_a_long_line_loses_its_middle() -> None:
+    told = summary("ValueError", "word " * 2000)
+    assert told.startswith("ValueError: word ")
+    assert len(told) <= LINE + len("ValueError: ")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 from simulated_gradients import (
     NAMES,
+    Batch,
+    Gradient,
     Way,
     added,
     apart,
@@ -23,6 +26,7 @@ from simulated_gradients import (
     train,
 )
 
+from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.probes import stale as stale_probe
 from pytest_ddl.equivalence.probes.stale import stale_update
@@ -317,3 +321,24 @@ def test_gradients_that_each_replica_normalizes() -> None:
     right = Way(rule="hand", reduced=lambda parts: [normalized(whole) for whole in summed(parts)])
     wrong = Way(rule="hand", reduced=lambda parts: summed([normalized(part) for part in parts]))
     assert first(right, wrong).cause == "gradient-clipped-before-aggregation"
+
+
+def coupled_in_full(weights: Gradient, batch: Batch) -> Gradient:
+    """The loss of a batch is one number, which no replica divides by the number of replicas."""
+    return scaled(coupled(weights, batch), batch.total / max(len(batch.ids), 1))
+
+
+@pytest.mark.parametrize(("computed", "in_full"), [(coupled, False), (coupled_in_full, True)])
+@pytest.mark.parametrize("within_fit", [False, True])
+def test_a_coupled_loss_that_counts_in_full_is_both(computed: Any, in_full: bool, within_fit: bool) -> None:
+    def shown_by_fit(_rank: Any, step: StepRecord) -> StepRecord:
+        return replace(step, values={RUNNING_MEAN: 1.0}) if within_fit else step
+
+    way = Way(computed=computed)
+    recorded = functools.partial(with_steps, change=shown_by_fit)
+    finding = judged_with_slices(way, way, 2, recorded=recorded, checks=NUMERIC).findings[0]
+    assert (finding.cause, finding.exact) == ("batch-coupled-loss", False)
+    assert ("2 times too large" in str(finding.evidence)) is in_full
+    fix = str(finding.fix)
+    assert ("this loss function returns one number" in fix) is (in_full and within_fit)
+    assert ("the loss of each replica counts in full" in fix) is (in_full and not within_fit)

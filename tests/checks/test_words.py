@@ -13,7 +13,7 @@ from simulated_training import Program, pair
 
 import pytest_ddl
 from pytest_ddl.equivalence.causes import CAUSES
-from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
+from pytest_ddl.equivalence.findings import RECOMPUTING, CheckResult, Doubt, Finding, Grounds, Outcome
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.words import CHECK, FIXTURE, TRY, Words
 
@@ -89,6 +89,13 @@ def test_a_cause_is_declared_in_the_way_of_the_caller(words: Words, line: str | 
     finding = replace(report.findings[0], cause="batch-coupled-loss", fix=CAUSES["batch-coupled-loss"].fix)
     lines = str(replace(report, findings=[finding]).worded(words)).splitlines()
     assert [one for one in lines if "to accept:" in one] == ([line] if line else [])
+
+
+@pytest.mark.parametrize(("grounds", "lines"), [(Grounds.RECOMPUTED, 1), (Grounds.PATTERN, 0), (Grounds.EXCLUSION, 0)])
+def test_only_a_cause_that_was_recomputed_is_offered_to_be_declared(grounds: Grounds, lines: int) -> None:
+    report = judge(*pair(Program(replicas=2), scale=2.0))
+    finding = replace(report.findings[0], cause="batch-coupled-loss", grounds=grounds, exact=grounds in RECOMPUTING)
+    assert str(replace(report, findings=[finding])).count("to accept:") == lines
 
 
 def test_wrong_arguments_are_named_as_the_options_of_check() -> None:

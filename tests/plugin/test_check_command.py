@@ -131,3 +131,11 @@ def test_a_difference_is_shown_without_frames_of_the_plugin(project: Any) -> Non
     assert "\ngradient-scaled-by-replica-count: mirrored[replicas=2] differs from one device at step 1" in result.stdout
     assert "plugin.py" not in result.stdout
     assert "1 failed, 1 passed" in result.stdout
+
+
+def test_a_path_with_two_dots_names_the_same_file(project: Any) -> None:
+    beside = project.folder / "beside"
+    beside.mkdir(exist_ok=True)
+    result = call(beside, "check", "../broken.py:train", "--strategy=mirrored")
+    assert "not found" not in result.stdout + result.stderr
+    assert "No module named 'not_there'" in result.stdout

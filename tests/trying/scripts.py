@@ -39,6 +39,86 @@ if __name__ == "__main__":
     main()
 """
 
+METRIC_BEFORE_LOSS = """
+import numpy as np
+import tensorflow as tf
+
+strategy = tf.distribute.MirroredStrategy()
+BATCH = 4 * strategy.num_replicas_in_sync
+x = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+dataset = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(BATCH)
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(1)])
+    optimizer = tf.keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+    mean = tf.keras.metrics.Mean()
+
+def step(x, y):
+    with tf.GradientTape() as tape:
+        losses = tf.square(model(x) - y)[:, 0]
+        loss = tf.nn.compute_average_loss(losses, global_batch_size=BATCH)
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    mean.update_state(losses)
+    return loss
+
+@tf.function
+def train_step(x, y):
+    return strategy.run(step, args=(x, y))
+
+for features, targets in strategy.experimental_distribute_dataset(dataset):
+    parts = train_step(features, targets)
+    print("mean so far", float(mean.result()))
+    print("this batch", float(strategy.reduce("SUM", parts, axis=None)))
+"""
+
+INNER_STEPS = (
+    METRIC_BEFORE_LOSS[: METRIC_BEFORE_LOSS.index("@tf.function")].replace(".batch(", ".repeat().batch(")
+    + """
+@tf.function
+def train_steps(iterator, steps):
+    for _ in tf.range(steps):
+        strategy.run(step, args=next(iterator))
+
+iterator = iter(strategy.experimental_distribute_dataset(dataset))
+for epoch in range(2):
+    train_steps(iterator, tf.constant(8))
+"""
+)
+
+DROPOUT_AND_SPLIT = """
+import numpy as np
+import tensorflow as tf
+
+x = np.random.default_rng(0).normal(size=(200, 6)).astype("float32")
+y = (x.sum(axis=1) > 0).astype("int32")
+strategy = tf.distribute.MirroredStrategy()
+with strategy.scope():
+    layers = [tf.keras.layers.Dense(8), tf.keras.layers.Dropout(0.3), tf.keras.layers.Dense(2)]
+    model = tf.keras.Sequential(layers)
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer="adam", loss=loss, metrics=["accuracy"])
+history = model.fit(x, y, epochs=2, validation_split=0.1)
+print(history.history["val_accuracy"][-1])
+"""
+
+OF_KAGGLE = """
+import numpy as np
+import tensorflow as tf
+
+try:
+    tpu = tf.distribute.cluster_resolver.TPUClusterResolver.connect()
+    print("on", tpu.master())
+    strategy = tf.distribute.TPUStrategy(tpu)
+except ValueError:
+    strategy = tf.distribute.get_strategy()
+
+x = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(x, x[:, :1], batch_size=8)
+"""
+
 OWN_LOOP_WITHOUT_STRATEGY = """
 import keras
 import tensorflow as tf

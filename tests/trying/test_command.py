@@ -47,7 +47,39 @@ def test_a_run_that_decides_nothing_does_not_succeed(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print('no training here')\n")
     result = call(tmp_path, "script.py", "--strategy=mirrored")
     assert result.returncode == 1
-    assert "inconclusive: no training step was seen" in result.stdout
+    assert "undecided: no training step was seen" in result.stdout
+    assert "1 undecided" in result.stdout
+    assert "site-packages" not in result.stdout
+    assert "trying/plugin.py" not in result.stdout
+
+
+@pytest.mark.slow
+def test_rows_for_validation_stay_those_that_the_script_has(tmp_path: Path) -> None:
+    """The script is cut to 4 batches, of which a tenth are 15 rows, and no two replicas can share these evenly."""
+    (tmp_path / "script.py").write_text(scripts.DROPOUT_AND_SPLIT)
+    result = call(tmp_path, "script.py", "--strategy=mirrored")
+    assert result.returncode == 0, result.stdout
+    assert "keras-seed-generator" in result.stdout
+    assert "keras-fit-unequal-parts" not in result.stdout
+
+
+@pytest.mark.slow
+def test_a_strategy_that_cannot_run_here_is_undecided_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('no training here')\n")
+    result = call(tmp_path, "script.py", "--strategy=tpu")
+    assert result.returncode == 1, result.stdout
+    assert "undecided: script.py: " in result.stdout
+    assert "trying/plugin.py" not in result.stdout
+
+
+@pytest.mark.slow
+def test_a_script_of_a_folder_beside_this_one_is_run(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "script.py").write_text("open('written', 'w').close()\n")
+    result = call(tmp_path / "here", "../there/script.py", "--strategy=mirrored")
+    assert "undecided: no training step was seen" in result.stdout, result.stdout
+    assert not [*tmp_path.glob("*/written")]
 
 
 @pytest.mark.slow

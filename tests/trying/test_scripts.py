@@ -38,12 +38,17 @@ def cause_of(path: Path, code: str, compare: pytest_ddl.Equivalence) -> str | No
     "name",
     [
         "FIT", "NO_STRATEGY", "LOOP", "FROM_FUNCTION", "TWO_WORKERS", "OWN_ITERATOR", "EAGER", "COORDINATOR_LOOP",
-        "OWN_DEFAULT", "RESTORES", "UNEVEN_FROM_FUNCTION",
+        "OWN_DEFAULT", "RESTORES", "UNEVEN_FROM_FUNCTION", "METRIC_BEFORE_LOSS", "INNER_STEPS", "OF_KAGGLE",
     ],
 )  # fmt: skip
 def test_a_right_script_passes(name: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
     found = tried(tmp_path / "script.py", getattr(scripts, name), ddl_equivalence)
     assert found[-1].split() == ["compared:", "2", "step(s)"]
+
+
+def test_a_wrong_loss_is_seen_beside_a_metric(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
+    code = scripts.METRIC_BEFORE_LOSS.replace('"SUM", parts', '"MEAN", parts')
+    assert cause_of(tmp_path / "script.py", code, ddl_equivalence) == "reported-loss-wrong"
 
 
 @pytest.mark.parametrize(
@@ -223,9 +228,10 @@ def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivale
         (scripts.VALUES, "script.py:[0-9]+: a training step after values from a function"),
         ("mesh = dtensor.create_mesh([('batch', 8)])\n", "script.py:1: a mesh of DTensor is not a strategy"),
         (scripts.FIT.replace("with strategy.scope():", "if True:"), "fit at script.py.*outside strategy.scope"),
+        (scripts.INNER_STEPS.replace(".repeat()", ""), "more batches than --steps leaves"),
         (scripts.FIT + "import not_there\n", "the script fails on one device, too: ModuleNotFoundError"),
     ],
-    ids=["loop", "download", "nothing", "coordinator", "values", "mesh", "no scope", "own error"],
+    ids=["loop", "download", "nothing", "coordinator", "values", "mesh", "no scope", "steps", "own error"],
 )
 def test_a_script_that_cannot_be_followed_gets_advice(
     code: str, advice: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path

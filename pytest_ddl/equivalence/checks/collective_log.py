@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
@@ -96,9 +96,10 @@ def _compare(
         return _order(left, right, swapped, (first, second))
     if place == len(left) == len(right):
         return None
+    parted = _parted(left, right, place, (first, second))
     extra = _extra(left, right, place, (first, second))
     if extra is not None:
-        return extra
+        return _after(extra, parted)
     wheres = {item.where for item in left}
     if place < together and left[place].where in {item.where for item in right} and right[place].where not in wheres:
         # Report a line that only one rank reaches from that rank's point of view.
@@ -106,7 +107,28 @@ def _compare(
     found = _of_pair(left[place : place + WINDOW], right[place : place + WINDOW], (first, second))
     if found is not None and found.cause == SHAPE and _one_device_reduces_both(reference, left[place], right[place]):
         return _order(left, right, place, (first, second))
-    return found
+    return found and _after(found, parted)
+
+
+def _parted(
+    left: Sequence[CollectiveRecord], right: Sequence[CollectiveRecord], place: int, ranks: tuple[int, int]
+) -> str:
+    """Say after which line the ranks went different ways, and where each went; empty if the logs do not show it."""
+    if not 0 < place < min(len(left), len(right)) or _line(left[place]) == _line(right[place]):
+        return ""
+    ways = [f"rank {rank} went on to {_line(log[place])}" for rank, log in zip(ranks, (left, right), strict=True)]
+    return (
+        f"The ranks agree up to {_line(left[place - 1])} in step {left[place - 1].step + 1}. Then {' and '.join(ways)}"
+    )
+
+
+def _line(item: CollectiveRecord) -> str:
+    return item.where or "a collective of the framework"
+
+
+def _after(found: Mismatch, parted: str) -> Mismatch:
+    """Add to a collective of only some ranks where the ranks parted, which is before it."""
+    return replace(found, message=f"{found.message}. {parted}") if found.cause == CONDITIONAL and parted else found
 
 
 def _one_device_reduces_both(reference: TrainingRecord | None, one: CollectiveRecord, other: CollectiveRecord) -> bool:
@@ -233,7 +255,9 @@ def _of_pair(
         return _order(left, right, 0, ranks)
     sizes = [len(item.parts) or 1 for item in (one, other)]
     if one.where != other.where:
-        return _conditional(one, ranks[0], ranks[1], (1, 0))
+        # The other rank may have executed this line before, so that "never" would be wrong.
+        message = f"rank {ranks[0]} executes {_describe(one)}, but rank {ranks[1]} does not execute it there"
+        return Mismatch(CONDITIONAL, message, one.step + 1, ranks[0])
     if sizes[0] != sizes[1]:
         more = int(sizes[1] > sizes[0])
         message = (

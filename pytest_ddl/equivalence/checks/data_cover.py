@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.coverage import Coverage, Examples, Order, altered_tensors, coverage, step_of_batch
@@ -43,7 +44,7 @@ def check_data_cover(
         if is_asynchronous(distributed):
             return not_applicable(CHECK, "steps ran concurrently, so which examples a step consumes is random")
         return failed(CHECK, [_other_order(reference, distributed, found)])
-    return failed(CHECK, _wrong(found))
+    return failed(CHECK, _wrong(found, len(distributed.ranks)))
 
 
 def _altered(found: Coverage, shared: list[int], other: list[int]) -> Finding:
@@ -96,7 +97,7 @@ def _places(distributed: TrainingRecord, found: Coverage) -> Iterator[str]:
             yield "augmentation that depends on the worker or the replica: it gives the same examples other contents"
 
 
-def _wrong(found: Coverage) -> list[Finding]:
+def _wrong(found: Coverage, workers: int) -> list[Finding]:
     extra, missing = found.theirs - found.ours, found.ours - found.theirs
     repeated: Examples = Counter({n: count for n, count in extra.items() if n in found.ours or found.theirs[n] > 1})
     unknown = sum((extra - repeated).values())
@@ -107,10 +108,27 @@ def _wrong(found: Coverage) -> list[Finding]:
         findings.append(_finding(found, "examples-duplicated", repeated, what))
     if missing:
         what = f"{sum(missing.values())} example(s) missing compared with one device"
-        findings.append(_finding(found, "examples-dropped", missing, what + others))
+        dropped = _finding(found, "examples-dropped", missing, what + others)
+        findings.append(_sharded_twice(dropped, workers) if _is_one_share(found, workers) else dropped)
     if not findings:
         findings.append(_finding(found, None, extra, f"{unknown} example(s) were not consumed on one device"))
     return findings
+
+
+def _is_one_share(found: Coverage, workers: int) -> bool:
+    """Return whether all workers together consumed as many examples, each once, as one of them should."""
+    seen, wanted = sum(found.theirs.values()), sum(found.ours.values())
+    return workers > 1 and len(found.theirs) == seen and not found.theirs - found.ours and seen * workers == wanted
+
+
+def _sharded_twice(finding: Finding, workers: int) -> Finding:
+    return replace(
+        finding,
+        message=f"{finding.message}: {workers} workers together consume 1/{workers} of the examples, as if the data "
+        "was sharded twice",
+        fix="A strategy shards a dataset that it distributes. Leave out a dataset.shard(...) of the program, or set "
+        "options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF.",
+    )
 
 
 def _finding(found: Coverage, cause: str | None, which: Examples, what: str) -> Finding:

@@ -32,6 +32,8 @@ class _Drift:
 def check_replica_equality(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Compare the components of every variable with each other. Only the diagnosis uses the reference."""
     watched = [variable for variable in distributed.variables if not read_locally(variable)]
+    if not watched and distributed.errors:
+        return inconclusive(CHECK, "the run ended before values of variables were recorded: see RUN", follows=True)
     if not watched:
         return inconclusive(CHECK, "no variable was watched: call run.watch(model=..., optimizer=...)", in_program=True)
     comparison = Comparison(reference, distributed, tolerance)

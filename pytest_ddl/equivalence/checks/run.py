@@ -74,7 +74,7 @@ def _reference_failed(reference: TrainingRecord, distributed: TrainingRecord) ->
         # A failure that the program does not have on one device comes from the strategy, so report it.
         return failed(CHECK, [_beside_one_device(_error(reference, distributed), reason, rank, error)], reason)
     if mistake is not None and mistake.fix:
-        reason = f"{reason}. {mistake.fix}"
+        reason = f"{reason}. {_at(error)}{mistake.fix}"
     place = place_of(error) if error.type != "deadline" else None
     details = "\n".join(part for part in (f"raised in {place}" if place else None, _details([(rank, error)])) if part)
     return replace(inconclusive(CHECK, reason), details=details or None)
@@ -113,24 +113,40 @@ def _refused_by_strategies(reference: TrainingRecord, distributed: TrainingRecor
             fix=f"{fix_of('unsupported-by-framework')} See {SYMBOLIC_BUILD.link}",
             exact=False,
         )
-    # The usual advice of the cause would say that the program ran under a strategy on one device.
-    advice = (
-        "Find the call that the traceback below names: without a strategy it succeeds, under any strategy it raises."
-    )
-    return replace(
-        found,
-        message=f"{everywhere}, OneDeviceStrategy included: {found.message}",
-        expected=expected,
-        fix=advice if found.fix == fix_of("worker-raised") else found.fix,
-    )
+    return replace(found, message=f"{everywhere}, OneDeviceStrategy included: {found.message}", expected=expected)
+
+
+def _advice(reference: TrainingRecord, error: ErrorRecord, cause: str) -> str:
+    """Say what to do about a failure of the program, and at which line of the program."""
+    limitation, mistake = known_limitation(error), known_mistake(error)
+    advice = fix_of(cause) or ""
+    if limitation is not None:
+        advice = f"{limitation.advice or advice}{f' See {limitation.link}' if limitation.link else ''}"
+    elif mistake is not None and mistake.fix and mistake.cause == cause:
+        advice = mistake.fix
+    elif cause == "worker-raised" and reference.refused is None:
+        advice = f"{advice} The same program ran on one device."
+    elif cause == "worker-raised" and reference.refused is not None:
+        same = reference.refused.type == error.type
+        ran = "Without a strategy it succeeds, under any strategy it raises."
+        advice = f"{advice} {ran if same else 'The same program ran without a strategy.'}"
+    return f"{_at(error)}{advice}"
+
+
+def _at(error: ErrorRecord) -> str:
+    """Return a sentence that names the line of the program to look at, or an empty text if none is known."""
+    return f"Look at {_file_of(error)}:{error.line}. " if error.file else ""
+
+
+def _file_of(error: ErrorRecord) -> str:
+    return os.path.relpath(error.file) if error.file.startswith(os.getcwd() + os.sep) else error.file
 
 
 def place_of(error: ErrorRecord) -> str | None:
     """Describe the line of the program that raised an exception."""
     if not error.file:
         return None
-    file = os.path.relpath(error.file) if error.file.startswith(os.getcwd() + os.sep) else error.file
-    place = f"{file}:{error.line}, in {error.function or 'a lambda'}"
+    place = f"{_file_of(error)}:{error.line}, in {error.function or 'a lambda'}"
     return f"{place}: {error.source}" if error.source else place
 
 
@@ -161,7 +177,6 @@ def _error(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
     if blocked is not None:
         return replace(blocked, details=_details(ordered), source=place_of(error), replica=None)
     limitation, mistake = known_limitation(error), known_mistake(error)
-    fix: str | None
     if error.type == "died" and limitation is None:
         cause, symptom = "worker-died", Symptom.CRASH
         message = f"rank {rank.rank} ({rank.task}) died during {error.phase}: {error.message}".rstrip(": ")
@@ -173,9 +188,6 @@ def _error(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
     else:
         cause, symptom = mistake.cause if mistake else "worker-raised", Symptom.CRASH
         message = f"rank {rank.rank} ({rank.task}) raised {_headline(error)}"
-    fix = mistake.fix if mistake and mistake.fix and cause == mistake.cause else fix_of(cause)
-    if limitation is not None and limitation.link:
-        fix = f"{fix} See {limitation.link}"
     return Finding(
         check=CHECK,
         message=message,
@@ -184,7 +196,7 @@ def _error(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
         step=error.step + 1,
         replica=rank.replicas[0] if rank.replicas else None,
         worker=rank.rank,
-        fix=fix,
+        fix=_advice(reference, error, cause),
         observed=_headline(error),
         expected="the training function returns, as on one device",
         source=place_of(error),

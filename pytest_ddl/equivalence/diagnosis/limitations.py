@@ -20,6 +20,8 @@ class Limitation:
     """Regular expression searched for in the exception's message."""
     reason: str
     link: str = ""
+    advice: str = ""
+    """What the program can do instead, if the reason does not say it."""
     where: str = r"[/\\](keras|tf_keras|tensorflow)[/\\]"
     """Regular expression that the file of the traceback's last frame must match."""
     traceback: str = ""
@@ -113,14 +115,20 @@ TENSOR_LISTS = Limitation(
     "https://www.tensorflow.org/guide/dtensor_overview",
 )
 
+SYNCHRONIZED_IN_A_BRANCH = Limitation(
+    r"merge_call.{0,3} called while defining a new graph",
+    "an update or an all-reduce sits inside a condition, a loop or a nested tf.function of the replica function "
+    "(gradient accumulation, loss scaling, jit_compile): TensorFlow cannot join the replicas (merge_call) there",
+    "https://github.com/keras-team/keras/issues/21366",
+    advice="Call strategy.run inside the condition instead of the condition inside strategy.run, for example "
+    "`if count % 2 == 0: strategy.run(apply_step)` in the tf.function around it. In place of an optimizer's "
+    "gradient_accumulation_steps, which has such a condition, add up the gradients in variables of the program.",
+    # TensorFlow leaves out its own frames, so the last one can be that of a converted function.
+    where=r"[/\\](keras|tf_keras|tensorflow)[/\\]|[/\\]__autograph_generated_file",
+)
+
 LIMITATIONS: tuple[Limitation, ...] = (
-    Limitation(
-        r"merge_call.{0,3} called while defining a new graph",
-        "an update that needs merge_call sits inside tf.cond or a nested tf.function (gradient "
-        "accumulation, loss scaling, jit_compile): Keras optimizers cannot do this under a strategy that "
-        "merges replica threads",
-        "https://github.com/keras-team/keras/issues/21366",
-    ),
+    SYNCHRONIZED_IN_A_BRANCH,
     UNEQUAL_PARTS,
     STRINGS,
     AVERAGED_INDICES,

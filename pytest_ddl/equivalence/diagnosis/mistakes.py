@@ -1,4 +1,4 @@
-"""Exceptions whose message identifies the mistake of the program."""
+"""Exceptions of TensorFlow and Keras that identify the mistake of the program."""
 
 from __future__ import annotations
 
@@ -6,20 +6,54 @@ import re
 from dataclasses import dataclass
 
 from pytest_ddl.records import ErrorRecord
+from pytest_ddl.tracebacks import frames_in, is_own, package_of
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """Mistake that a framework detects itself, and the message that identifies it."""
+    """Mistake that a framework detects itself, and the exception that identifies it."""
 
     pattern: str
     """Regular expression searched for in the exception's message."""
     cause: str
     fix: str | None = None
     """Advice, if that of the cause does not fit."""
+    through: str = ""
+    """Regular expression that must match ``FILE:FUNCTION`` of a library that the last line of the program called."""
 
+
+KERAS_LOOP_IN_RUN = Mistake(
+    r"requires being in cross-replica context|next\(iterator\) should be called from outside of replica_fn",
+    "worker-raised",
+    "Call fit, evaluate, predict and the methods that end with _on_batch outside of strategy.run: they call "
+    "strategy.run themselves. In a function that strategy.run calls, call the model, and apply the gradients of a "
+    "tf.GradientTape.",
+    # By default Keras removes its own frames from a traceback, except that of error_handler.
+    through=r"[/\\](keras|tf_keras)[/\\].*:(error_handler|_maybe_symbolic_build|fit|evaluate|predict|\w+_on_batch)$",
+)
+VALUE_OF_EVERY_REPLICA = Mistake(
+    r"using a PerReplica object while not inside a replica context|"
+    r"\(of type <class '[\w.]*\bPerReplica'>\)|Unrecognized data type: \w+=PerReplica\b|"
+    r"(convert a value \(|unsupported type \(<class '[\w.]*)PerReplica\b|"
+    r"'PerReplica' object (has no attribute|is not|does not|cannot)|object of type 'PerReplica'|not '?PerReplica\b|"
+    r"unsupported operand type\(s\) for [^\n]{0,60}'PerReplica'",
+    "worker-raised",
+    "A batch of a distributed dataset has a part for each replica (PerReplica). Hand it to a function of the model's "
+    "step with strategy.run(replica_step, args=(batch,)), and do what the line does in that function. If the value is "
+    "a result of strategy.run, combine it with strategy.reduce first.",
+)
+STATE_OF_THE_GLOBAL_BATCH = Mistake(
+    r"If an RNN is stateful, the batch size of the input sequences must be the same",
+    "worker-raised",
+    "Under a strategy a stateful layer gets the part of its replica, not the global batch. Give the model's input "
+    "the size of the part: batch_shape=(global_batch_size // strategy.num_replicas_in_sync, ...). Leave out a last "
+    "batch that is smaller (drop_remainder=True).",
+    through=r"[/\\]keras[/\\].*",
+)
 
 MISTAKES: tuple[Mistake, ...] = (
+    # Before the mistakes in an update, whose messages also speak of the cross-replica context.
+    KERAS_LOOP_IN_RUN,
     Mistake(
         r"not created in the distribution strategy scope|"
         r"created (outside|under|inside).{0,80}(strategy|scope)|"
@@ -53,12 +87,24 @@ MISTAKES: tuple[Mistake, ...] = (
         "worker-raised",
         "The train_step of run.steps gets an iterator, not a batch: begin it with batch = next(iterator).",
     ),
+    VALUE_OF_EVERY_REPLICA,
+    STATE_OF_THE_GLOBAL_BATCH,
 )
 
 
 def known_mistake(error: ErrorRecord) -> Mistake | None:
     """Return the mistake that an exception reports, or ``None``."""
+    called = _called_by_the_program(error)
     for mistake in MISTAKES:
-        if re.search(mistake.pattern, error.message, re.DOTALL | re.IGNORECASE):
+        if not re.search(mistake.pattern, error.message, re.DOTALL | re.IGNORECASE):
+            continue
+        if not mistake.through or any(re.search(mistake.through, function) for function in called):
             return mistake
     return None
+
+
+def _called_by_the_program(error: ErrorRecord) -> list[str]:
+    """Return the functions of libraries that the last line of the program had called, as ``FILE:FUNCTION``."""
+    frames = frames_in(error.traceback)
+    own = [place for place, frame in enumerate(frames) if is_own(frame.file, package_of(error.file))]
+    return [f"{frame.file}:{frame.function}" for frame in frames[own[-1] + 1 if own else 0 :]]

@@ -60,6 +60,7 @@ KINDS: Mapping[str, tuple[tuple[str, ...], int]] = {
             "batch-coupled-loss",
             "gathered-positions-wrong",
             "replica-computes-otherwise",
+            "attribute-shared-by-replicas",
             "regularization-scaled-by-replica-count",
             "gradient-scaled-by-inverse-replica-count",
             "gradient-unscaled-without-scale",

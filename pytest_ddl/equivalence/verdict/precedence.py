@@ -25,6 +25,7 @@ _CHANGES_THE_FORWARD_PASS = (
     "batch-coupled-loss",
     "gathered-positions-wrong",
     "replica-computes-otherwise",
+    "attribute-shared-by-replicas",
     "examples-dropped",
     "examples-duplicated",
 )

@@ -12,6 +12,9 @@ from pytest_ddl.equivalence.verdict.precedence import EXPLAINED, MUST_FOLLOW, UN
 _BEFORE_A_STOP = Role.DATA | Role.GRADIENTS | Role.UPDATES | Role.REPLICAS
 """Checks whose findings about earlier steps come before an exception or a hang."""
 
+_OF_THE_FORWARD_PASS = ("batch-coupled-loss", "replica-computes-otherwise")
+"""Causes that say only that a replica computes something else, for example because it reads a wrong state."""
+
 
 def root_causes(
     findings: Sequence[Finding],
@@ -28,6 +31,7 @@ def root_causes(
     stops = [finding.step or 0 for finding in findings if roles.have(finding, Role.STOPPING)]
     fewer = [finding.step or 0 for finding in findings if finding.cause == "unequal-steps"]
 
+    wrong_state = {f.step for f in findings if roles.have(f, Role.STATE) and f.exact and f.cause not in UNSPECIFIC}
     regrouped = [f.step or 0 for f in findings if f.cause is None and roles.have(f, Role.EXAMPLES)]
 
     def key(finding: Finding) -> tuple[int, float, int, int]:
@@ -38,6 +42,9 @@ def root_causes(
         if finding.cause == "unequal-steps" and roles.have(finding, Role.BATCHES):
             # Shards of unequal lengths make other global batches before the shorter one ends.
             return tier, min([step, *regrouped]), vague, position
+        if finding.step in wrong_state and finding.cause in _OF_THE_FORWARD_PASS and not finding.exact:
+            # The forward pass may have read the state. Its own rule is known, and this cause is a guess.
+            return tier, step, max(vague, 1), position
         return tier, step, vague, position
 
     for finding in sorted(findings, key=key):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_ddl.training.observers.assignments import Assignments
+from pytest_ddl.training.observers.attributes import Attributes
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.observers.casts import Casts
 from pytest_ddl.training.observers.checkpoints import CheckpointObserver
@@ -27,6 +28,7 @@ OBSERVERS: tuple[type[Observer], ...] = (
     WriteObserver,
     CheckpointObserver,
     Assignments,
+    Attributes,
     LineObserver,
     PointObserver,
 )

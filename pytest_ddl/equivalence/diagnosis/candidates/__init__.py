@@ -22,6 +22,7 @@ from pytest_ddl.equivalence.diagnosis.candidates import (
 from pytest_ddl.equivalence.diagnosis.case import Candidate
 
 CANDIDATES: list[Candidate] = [
+    aggregation.overwritten_attributes,
     values.overflow,
     values.not_finite,
     motion.applied_late,

@@ -9,6 +9,7 @@ import numpy as np
 from pytest_ddl.equivalence.diagnosis.candidates import parts as parts_of_loss
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     CLIPS,
+    adds_up,
     plain_normalization,
     random_sources,
     tell_apart,
@@ -26,6 +27,17 @@ _SHARED_DECISION = (
     "If a replica skips or zeroes its gradient, decide on a value that is the same on all replicas: all-reduce the "
     "loss or the gradients first, then test them."
 )
+
+
+def overwritten_attributes(case: Case) -> Fit | None:
+    """Test whether one replica overwrote an attribute that another one, which waited in a collective, still uses."""
+    places = {name: line for rank in case.distributed.ranks for name, line in rank.facts.get("overwritten", {}).items()}
+    computed = [source for source in case.sources if source.stage is GradientStage.COMPUTED]
+    if not places or any(adds_up(case, source) for source in computed):
+        return None
+    named = ", ".join(f"{name} ({line})" for name, line in list(places.items())[:3])
+    evidence = f"one replica set {named} while another one waited in a collective of the same object"
+    return Fit("attribute-shared-by-replicas", evidence, grounds=Grounds.PATTERN)
 
 
 def own_gradient(case: Case) -> Fit | None:
