@@ -128,8 +128,10 @@ class DrawRecord:
     shape: tuple[int, ...] = ()
     """Shape of the result of the first execution."""
     dtype: str = ""
-    distinct: int = 0
-    """Count of different numbers among the first 256. If it is small, digests may be equal by chance."""
+    distinct: float = 0
+    """Effective count of different numbers among the first 256: one by the probability that two of them are equal.
+
+    If it is small, digests may be equal by chance."""
     seeded: bool = False
     """True if the program had changed TensorFlow's global seed from the seed of its run."""
     nested: bool = False

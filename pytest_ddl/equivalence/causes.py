@@ -218,14 +218,14 @@ _VALUES = (
 _RANDOM = (
     Cause(
         "random-stream-repeated-across-replicas",
-        "All replicas drew the same random numbers (for example the same dropout mask).",
+        "Several replicas drew the same random numbers (for example the same dropout mask).",
         "Fold the replica id into the seed: tf.random.experimental.stateless_fold_in(seed, "
         "tf.distribute.get_replica_context().replica_id_in_sync_group).",
         gone_without="random",
     ),
     Cause(
         "random-stream-repeated-across-steps",
-        "Every step drew the same random numbers.",
+        "Several steps drew the same random numbers.",
         "Advance the seed with the step (optimizer.iterations), or use a keras.random.SeedGenerator that is"
         " a tracked attribute of its layer.",
         gone_without="random",

@@ -43,10 +43,11 @@ def _judged(
     shape: Callable[[int], tuple[int, ...]] = lambda size: (size, FEATURES),
     replicas: int = 2,
     workers: int = 1,
+    steps: int = 3,
     **fields: object,
 ) -> CheckResult:
-    reference = _with_draws(simulate(Program()), digest, shape(12), **fields)
-    program = Program(replicas=replicas, workers=workers)
+    reference = _with_draws(simulate(Program(batches=(12,) * steps)), digest, shape(12), **fields)
+    program = Program(replicas=replicas, workers=workers, batches=(12,) * steps)
     distributed = _with_draws(simulate(program), digest, shape(12 // replicas), **fields)
     return check_seed(reference, distributed, Tolerance(reference))
 
@@ -82,8 +83,49 @@ def test_two_of_four_replicas_are_enough() -> None:
     assert _causes(_judged(lambda replica, step: 100 * min(replica, 2) + step, replicas=4)) == [ACROSS_REPLICAS]
 
 
-def test_chance_in_one_step_is_no_finding() -> None:
-    assert _judged(lambda replica, step: 1 if step == 2 else 10 * replica + step).outcome is Outcome.PASS
+def test_the_same_many_numbers_in_one_step_are_no_chance() -> None:
+    result = _judged(lambda replica, step: 999 if step == 2 else 10 * replica + step)
+    assert _causes(result) == [ACROSS_REPLICAS]
+    assert result.findings[0].step == 2
+    assert "in step 2" in result.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("size", "found"), [(2, False), (6, False), (12, True)], ids=["too few", "chance in one step", "many bits"]
+)
+def test_few_whole_numbers_that_are_equal_in_one_step_may_be_chance(size: int, found: bool) -> None:
+    """A repeat proves something only if chance would not give it: 6 numbers of 16 have 24 bits, 12 have 48."""
+    result = _judged(
+        lambda replica, step: 999 if step == 2 else 10 * replica + step,
+        lambda examples: (examples, size // 6) if size >= 6 else (examples // 6 * size,),
+        dtype="int32",
+        distinct=16,
+    )
+    assert _causes(result) == ([ACROSS_REPLICAS] if found else [])
+
+
+def test_a_few_numbers_that_are_equal_in_all_steps_are_no_chance() -> None:
+    result = _judged(lambda _replica, step: step, lambda size: (size,), dtype="int32", distinct=16)
+    assert _causes(result) == [ACROSS_REPLICAS]
+
+
+def test_a_replica_that_draws_a_step_later_what_another_drew_is_named() -> None:
+    result = _judged(lambda replica, step: step + replica)
+    assert _causes(result) == [ACROSS_REPLICAS]
+    assert "on replica 1 in step 1 and on replica 0 in step 2" in result.findings[0].message
+
+
+@pytest.mark.parametrize("period", [2, 3])
+def test_numbers_that_come_again_after_some_steps_are_named(period: int) -> None:
+    result = _judged(lambda replica, step: 10 * replica + step % period, steps=5)
+    assert _causes(result) == [ACROSS_STEPS]
+    assert f"again after every {period} steps" in result.findings[0].message
+
+
+def test_numbers_that_come_again_once_are_named() -> None:
+    result = _judged(lambda replica, step: 10 * replica + (1 if step == 4 else step), steps=5)
+    assert _causes(result) == [ACROSS_STEPS]
+    assert "in step 1 and in step 4" in result.findings[0].message
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, sizes
@@ -20,8 +21,14 @@ ACROSS_STEPS = "random-stream-repeated-across-steps"
 CERTAIN = 40.0
 """Bits that two draws must share to exclude chance: a probability of one in 10**12."""
 _SEEDED_HERE = "the operation follows the global seed, which was set by this check and not by the program"
+_FEWEST = 2
+"""Draws of so few numbers prove nothing: a coin of a step may be shared."""
+_MEMBERS = 64
+"""Maximum number of equal draws to pair with each other; more would name no other replica or step."""
 _BITS_OF_A_FLOAT = 7.0
 """Smallest information of a floating point number in bits: the significand of bfloat16."""
+_COUNTED = 128
+"""Effective count of different floating point numbers from which they count as continuous."""
 
 Draws = dict[tuple[int, int], dict[int, DrawRecord]]
 """(position, replica) -> step -> the draw."""
@@ -30,8 +37,14 @@ Draws = dict[tuple[int, int], dict[int, DrawRecord]]
 @dataclass(frozen=True)
 class _Repeat:
     first: DrawRecord
+    second: DrawRecord
     replicas: tuple[int, ...]
     steps: tuple[int, ...]
+    """Steps in which a draw was repeated."""
+    later: int = 0
+    """Number of steps after which the numbers come again; 0 for the same step."""
+    always: bool = True
+    """True if the numbers were repeated in every step that could show it."""
     seeded_here: bool = False
     """True if the repeat comes from the global seed, which the plugin sets to the same value on all workers."""
 
@@ -56,9 +69,9 @@ def check_seed(reference: TrainingRecord, distributed: TrainingRecord, tolerance
     # If each worker has generators of its own, successive draws may come from different ones. A repeat then counts only
     # if one device repeats them too.
     over_steps = [
-        found
-        for place, steps in (draws | whole).items()
-        if (found := _over_steps(steps)) and (_own_state(distributed) or _over_steps(ours.get((place[0], 0), {})))
+        repeat
+        for repeat in _over_steps(draws | whole)
+        if _own_state(distributed) or any(r.first.position == repeat.first.position for r in _over_steps(ours))
     ]
     over_replicas = list(_over_replicas(distributed, draws))
     findings = [*_findings(distributed, over_steps, ACROSS_STEPS), *_findings(distributed, over_replicas)]
@@ -120,61 +133,92 @@ def _grows(local: tuple[int, ...], own: int, single: tuple[int, ...], whole: int
 
 def _information(draw: DrawRecord) -> float:
     """Return the number of bits that equal draws share."""
-    if draw.distinct < 2:
+    if draw.distinct <= 1:
         return 0.0
-    floating = "float" in draw.dtype
-    return draw.size * (_BITS_OF_A_FLOAT if floating else math.log2(draw.distinct))
+    bits = math.log2(draw.distinct)
+    if "float" in draw.dtype:
+        # Few floating point numbers are all different, and say nothing about how many there could be.
+        bits = _BITS_OF_A_FLOAT if draw.distinct >= min(draw.size, _COUNTED) else min(bits, _BITS_OF_A_FLOAT)
+    return draw.size * bits
 
 
-def _tells(draws: Sequence[DrawRecord]) -> bool:
-    return all(draw.size > 2 for draw in draws) and sum(map(_information, draws)) >= CERTAIN
+def _is_proof(draws: Sequence[DrawRecord], compared: int) -> bool:
+    """Return whether equal draws exclude chance, given the number of pairs in which they were looked for."""
+    return sum(map(_information, draws)) >= CERTAIN + math.log2(max(compared, 1))
 
 
-def _over_steps(steps: dict[int, DrawRecord]) -> _Repeat | None:
-    """Find an operation that draws the same numbers in every step as in the step before.
+def _shifts(draws: Draws) -> Iterator[tuple[int, int, int, list[int], bool]]:
+    """Yield ``(replica, other replica, shift, steps, always)`` of the draws of one operation that are repeated.
 
-    Pairs of steps whose draws have different shapes or sizes are left out.
+    The other replica draws in each step ``s + shift`` what the replica draws in step ``s``, for the given steps ``s``.
+    ``always`` is true if no pair of draws with this shift differs.
     """
-    pairs = [
-        (steps[step], steps[step + 1])
-        for step in steps
-        if step + 1 in steps and steps[step].shape == steps[step + 1].shape and steps[step].size == steps[step + 1].size
-    ]
-    if not pairs or any(first.digest != second.digest for first, second in pairs):
-        return None
-    if not _tells([first for first, _second in pairs]):
-        return None
-    return _Repeat(pairs[0][0], (pairs[0][0].replica,), tuple(steps))
+    made = sorted((step, replica) for (_position, replica), steps in draws.items() for step in steps)
+    by_replica = {replica: steps for (_position, replica), steps in draws.items()}
+    alike: dict[tuple[int, tuple[int, ...], int], list[tuple[int, int]]] = {}
+    for step, replica in made:
+        draw = by_replica[replica][step]
+        if draw.size > _FEWEST:
+            alike.setdefault((draw.digest, draw.shape, draw.size), []).append((step, replica))
+    steps_of: dict[tuple[int, int, int], list[int]] = {}
+    for members in alike.values():
+        for (step, replica), (later, other) in combinations(members[:_MEMBERS], 2):
+            steps_of.setdefault((replica, other, later - step), []).append(step)
+    pairs = len(made) * (len(made) - 1) // 2
+    for (replica, other, shift), steps in steps_of.items():
+        ours, theirs = by_replica[replica], by_replica[other]
+        possible = [s for s in ours if s + shift in theirs and _same_size(ours[s], theirs[s + shift])]
+        always = all(ours[step].digest == theirs[step + shift].digest for step in possible)
+        # Few numbers per step prove something only together, and only if they are repeated in all steps.
+        together = always and _is_proof([ours[step] for step in possible], pairs)
+        proven = possible if together else [step for step in steps if _is_proof([ours[step]], pairs)]
+        if proven:
+            yield replica, other, shift, sorted(proven), always
+
+
+def _same_size(first: DrawRecord, second: DrawRecord) -> bool:
+    return first.shape == second.shape and first.size == second.size
+
+
+def _of_operations(draws: Draws) -> Iterator[Draws]:
+    for wanted in sorted({position for position, _replica in draws}):
+        yield {place: steps for place, steps in draws.items() if place[0] == wanted}
+
+
+def _over_steps(draws: Draws) -> list[_Repeat]:
+    """Find replicas that draw the same numbers in several steps; for each, the repeat after the fewest steps."""
+    repeats = []
+    for operation in _of_operations(draws):
+        shifts = sorted(
+            (replica, shift, steps, always)
+            for replica, other, shift, steps, always in _shifts(operation)
+            if replica == other
+        )
+        for number in sorted({replica for replica, *_rest in shifts}):
+            replica, shift, steps, always = next(found for found in shifts if found[0] == number)
+            position = next(iter(operation))[0]
+            made = operation[position, replica]
+            first, second = made[steps[0]], made[steps[0] + shift]
+            repeats.append(_Repeat(first, second, (replica,), tuple(steps), shift, always))
+    return repeats
 
 
 def _over_replicas(distributed: TrainingRecord, draws: Draws) -> Iterator[_Repeat]:
-    """Yield operations that draw the same numbers on several replicas in all steps with draws of equal size."""
-    by_position: dict[int, dict[int, dict[int, DrawRecord]]] = {}
-    for (position, replica), steps in draws.items():
-        by_position.setdefault(position, {})[replica] = steps
-    for replicas in by_position.values():
-        remaining = sorted(replicas)
-        while remaining:
-            first, *others = remaining
-            alike = [first, *(other for other in others if _alike(distributed, replicas[first], replicas[other]))]
-            remaining = [] if len(alike) > 1 else others
-            if len(alike) > 1:
-                draw = next(iter(replicas[first].values()))
-                ranks = {rank.rank for rank in distributed.ranks for replica in alike if replica in rank.replicas}
-                by_global_seed = not draw.op.startswith("state") and not draw.seeded
-                ours = by_global_seed and (draw.nested or len(ranks) == len(alike))
-                yield _Repeat(draw, tuple(alike), tuple(replicas[first]), ours)
-
-
-def _alike(distributed: TrainingRecord, left: dict[int, DrawRecord], right: dict[int, DrawRecord]) -> bool:
-    every = range(1, distributed.num_steps + 1)
-    if any(step not in left or step not in right for step in every):
-        return False
-    same_size = [
-        step for step in every if left[step].shape == right[step].shape and left[step].size == right[step].size
-    ]
-    equal = all(left[step].digest == right[step].digest for step in same_size)
-    return bool(same_size) and equal and _tells([left[step] for step in same_size])
+    """Yield for each operation the replicas that draw the same numbers, in the same step or in different ones."""
+    for operation in _of_operations(draws):
+        across = [found for found in _shifts(operation) if found[0] != found[1]]
+        if not across:
+            continue
+        # Numbers of the same step come first, and then those that are repeated in all steps.
+        replica, other, shift, steps, always = min(across, key=lambda found: (found[2] > 0, not found[4], found[:3]))
+        same = {r for found in across if (found[2], found[4]) == (shift, always) for r in found[:2]}
+        alike = sorted(same) if not shift else [replica, other]
+        position = next(iter(operation))[0]
+        first, second = operation[position, replica][steps[0]], operation[position, other][steps[0] + shift]
+        ranks = {rank.rank for rank in distributed.ranks for number in alike if number in rank.replicas}
+        by_global_seed = not first.op.startswith("state") and not first.seeded
+        ours = by_global_seed and not shift and (first.nested or len(ranks) == len(alike))
+        yield _Repeat(first, second, tuple(alike), tuple(steps), shift, always, ours)
 
 
 def _own_state(distributed: TrainingRecord) -> bool:
@@ -202,21 +246,18 @@ def _finding(distributed: TrainingRecord, repeats: list[_Repeat], cause: str) ->
     draw = repeat.first
     places = len({other.first.position for other in repeats})
     more = f" (and {places - 1} other operation(s))" if places > 1 else ""
-    numbers = ", ".join(map(str, repeat.replicas[:4]))
-    if cause == ACROSS_STEPS:
-        what = f"draws the same {draw.size} random numbers in every step, on replica {numbers}"
-    else:
-        what = f"draws the same {draw.size} random numbers on replicas {numbers}, in every step"
+    what = _described(repeat, cause)
     generators = ", ".join(sorted({one.first.generator for one in repeats if one.first.generator}))
     yield Finding(
         check=CHECK,
-        message=f"{draw.op} {draw.shape}{more} {what}",
+        message=f"{draw.op} {draw.shape}{more} draws the same {draw.size} random numbers {what}",
         cause=cause,
         step=min(repeat.steps),
         replica=repeat.replicas[-1],
         worker=next((r.rank for r in distributed.ranks if repeat.replicas[-1] in r.replicas), None),
         fix=fix_of(cause),
-        observed=f"digest {draw.digest:016x} each time",
+        observed=f"digest {draw.digest:016x} "
+        + ("each time" if repeat.always else f"in step {repeat.steps[0]} and in step {repeat.steps[0] + repeat.later}"),
         expected="different numbers on every replica and in every step",
         evidence=f"the numbers of {draw.name} were compared in {len(repeat.steps)} step(s)"
         + (f"; their seeds come from SeedGenerator of Keras: {generators}" if generators else "")
@@ -224,3 +265,19 @@ def _finding(distributed: TrainingRecord, repeats: list[_Repeat], cause: str) ->
         approximation=repeat.seeded_here,
         operations=tuple(sorted({one.first.position for one in repeats})),
     )
+
+
+def _described(repeat: _Repeat, cause: str) -> str:
+    """Say which replica repeats the numbers of which replica, and in which step."""
+    numbers = ", ".join(map(str, repeat.replicas[:4]))
+    step = repeat.steps[0]
+    if cause == ACROSS_STEPS:
+        if repeat.always and repeat.later == 1:
+            return f"in every step, on replica {numbers}"
+        if repeat.always:
+            return f"again after every {repeat.later} steps, on replica {numbers}"
+        return f"in step {step} and in step {step + repeat.later}, on replica {numbers}"
+    if repeat.later:
+        first, second = repeat.first.replica, repeat.second.replica
+        return f"on replica {first} in step {step} and on replica {second} in step {step + repeat.later}"
+    return f"on replicas {numbers}, in {'every step' if repeat.always else f'step {step}'}"

@@ -198,7 +198,7 @@ class Draws(Observer):
         if not flat.size:
             return
         digest = int(fingerprint.hash_rows(flat.reshape(1, -1), 0)[0])
-        distinct = len(np.unique(flat[:256]))
+        distinct = _distinct(flat[:256])
         dtype = str(values.dtype)
         place = replica, site.position
         made = DrawRecord(
@@ -216,6 +216,12 @@ class Draws(Observer):
         )
         with self._lock:
             self._seen.setdefault(place, []).append(made)
+
+
+def _distinct(numbers: Array) -> float:
+    """Return the inverse of the probability that two of the numbers are equal: rare numbers hardly count."""
+    counts = np.unique(numbers, return_counts=True)[1]
+    return float(counts.sum() ** 2 / np.sum(counts**2))
 
 
 def _described(position: int, op: str, result: Any, seeded: bool, generator: str) -> tuple[_Site, list[Any]]:
