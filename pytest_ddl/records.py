@@ -129,9 +129,7 @@ class DrawRecord:
     """Shape of the result of the first execution."""
     dtype: str = ""
     distinct: float = 0
-    """Effective count of different numbers among the first 256: one by the probability that two of them are equal.
-
-    If it is small, digests may be equal by chance."""
+    """Effective count of different numbers among the first 256. If it is small, digests may be equal by chance."""
     seeded: bool = False
     """True if the program had changed TensorFlow's global seed from the seed of its run."""
     nested: bool = False

@@ -16,6 +16,7 @@ from pytest_ddl.equivalence.roles import Roles
 from pytest_ddl.equivalence.text import headline, render_report
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord
+from pytest_ddl.training.places import Places
 from pytest_ddl.words import FIXTURE, Words
 
 
@@ -46,6 +47,8 @@ class Report:
     """True if approximations count as findings."""
     neutralized: tuple[str, ...] = ()
     """Things that were switched off to make the two runs comparable; see :mod:`pytest_ddl.training.neutral`."""
+    places: Places | None = None
+    """Places of the examples, by which random numbers are the same in both runs."""
     roles: Roles = field(default_factory=lambda: ROLES, repr=False)
     """Roles of the checks that judged the runs, in the order in which the checks explain each other."""
     ledger: Ledger = field(default=Ledger(), repr=False, compare=False)

@@ -187,7 +187,7 @@ _PRECEDENCE = {check: place for place, check in enumerate((WRITE, RESUME))}
 def _of_interruption(report: Report, judge_baseline: Callable[[], Report]) -> Finding | None:
     """Return the finding that the interruption causes: of several, the one that explains the others.
 
-    A comparison may pass only after further runs, for example with constants for random numbers. Its own findings say
+    A comparison may pass only after further runs, for example with common random numbers. Its own findings say
     nothing about the interruption.
     """
     every = [one for result in report.results for one in result.findings if one.check == RESUME]

@@ -206,18 +206,25 @@ def tensor_float_32() -> Any:
     return getattr(config, "_pywrap_tensor_float_32_execution", None)
 
 
-def random_functions() -> Iterator[tuple[Any, str]]:
-    """Yield ``(module, name)`` of every function by which TensorFlow's Python code adds a random operation.
+def random_functions() -> Iterator[tuple[Any, str, str]]:
+    """Yield ``(module, attribute, name)`` of every function by which Python code adds a random operation.
 
-    ``tensorflow.python.ops.gen_*random_ops*`` (TF 2.4 to 2.21): the public functions (``tf.nn.dropout``,
-    ``tf.random.*``, Keras layers) call these, and no public hook sees the operations that are added to a graph.
-    Functions for seeds (``*_full_int``, key and counter) and for gradients are left out.
+    ``tensorflow.python.ops.gen_*_ops`` (TF 2.4 to 2.21): the public functions (``tf.nn.dropout``, ``tf.random.*``,
+    ``tf.nn.sampled_softmax_loss``, Keras layers) call these, and no public hook sees the operations that are added to
+    a graph. ``tf.raw_ops`` has copies of them. Functions for seeds (``*_full_int``, key and counter) and for gradients
+    are left out.
     """
-    for family in ("random_ops", "stateless_random_ops", "stateless_random_ops_v2", "stateful_random_ops"):
+    import tensorflow as tf
+
+    for family in RANDOM_FAMILIES:
         module = module_of(f"ops.gen_{family}")
         for name in RANDOM_FUNCTIONS:
             if hasattr(module, name):
-                yield module, name
+                yield module, name, name
+    for name in RANDOM_FUNCTIONS:
+        raw = "".join(part.capitalize() for part in name.split("_"))
+        if hasattr(tf.raw_ops, raw):
+            yield tf.raw_ops, raw, name
 
 
 def cast_functions() -> Iterator[tuple[Any, str]]:
@@ -231,15 +238,23 @@ def cast_functions() -> Iterator[tuple[Any, str]]:
         yield module, "cast"
 
 
+RANDOM_FAMILIES = (
+    "random_ops", "stateless_random_ops", "stateless_random_ops_v2", "stateful_random_ops", "candidate_sampling_ops",
+    "image_ops", "random_index_shuffle_ops",
+)  # fmt: skip
 RANDOM_FUNCTIONS = (
-    "multinomial", "parameterized_truncated_normal", "random_gamma", "random_poisson_v2", "random_shuffle",
-    "random_standard_normal", "random_uniform", "random_uniform_int", "truncated_normal",
+    "multinomial", "parameterized_truncated_normal", "random_gamma", "random_poisson", "random_poisson_v2",
+    "random_shuffle", "random_standard_normal", "random_uniform", "random_uniform_int", "truncated_normal",
     "stateless_multinomial", "stateless_parameterized_truncated_normal", "stateless_random_binomial",
     "stateless_random_gamma_v2", "stateless_random_gamma_v3", "stateless_random_normal", "stateless_random_normal_v2",
     "stateless_random_poisson", "stateless_random_uniform", "stateless_random_uniform_v2",
     "stateless_random_uniform_int", "stateless_random_uniform_int_v2", "stateless_shuffle",
     "stateless_truncated_normal", "stateless_truncated_normal_v2", "stateful_random_binomial",
-    "stateful_standard_normal_v2", "stateful_truncated_normal", "stateful_uniform", "stateful_uniform_int",
+    "stateful_standard_normal", "stateful_standard_normal_v2", "stateful_truncated_normal", "stateful_uniform",
+    "stateful_uniform_int", "fixed_unigram_candidate_sampler", "learned_unigram_candidate_sampler",
+    "log_uniform_candidate_sampler", "thread_unsafe_unigram_candidate_sampler", "uniform_candidate_sampler",
+    "random_crop", "sample_distorted_bounding_box", "sample_distorted_bounding_box_v2",
+    "stateless_sample_distorted_bounding_box", "random_index_shuffle",
 )  # fmt: skip
 
 

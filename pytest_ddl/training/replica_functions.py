@@ -90,7 +90,7 @@ def wrap(
     def observed_function(*args: Any, **kwargs: Any) -> Any:
         if arguments is not None:
             args, kwargs = arguments.of_call(args, kwargs)
-        tokens = [observer.before_replica() for observer in observers]
+        tokens = [observer.before_replica((args, kwargs)) for observer in observers]
         result = function(*args, **kwargs)
         for observer, token in zip(observers, tokens, strict=True):
             observer.after_replica(token, result)

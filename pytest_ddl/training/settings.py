@@ -10,6 +10,7 @@ from functools import cached_property
 
 from pytest_ddl.records import Array
 from pytest_ddl.training.faults import Fault
+from pytest_ddl.training.places import Places
 
 
 @dataclass(frozen=True)
@@ -133,10 +134,12 @@ class RunSettings:
     whole: bool = False
     """True to record the whole run as one step."""
     neutralize: tuple[str, ...] = ()
-    """Subset of ``random`` and ``normalization`` to switch off; ``low`` also makes the constants low numbers.
+    """Subset of ``random`` and ``normalization`` to switch off, perhaps with ``in-order``.
 
     See :mod:`pytest_ddl.training.neutral`.
     """
+    places: Places | None = None
+    """Places of the examples, by which random numbers are the same in both runs; only with ``random``."""
     points: bool = False
     """True to log the points of the run at which faults can strike."""
     writes: bool = False

@@ -11,9 +11,7 @@ from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.diagnosis.candidates.shared import random_layers
-from pytest_ddl.equivalence.findings import Doubt, Outcome
 from pytest_ddl.equivalence.probes import neutralized as neutralized_probe
-from pytest_ddl.equivalence.probes.draw_levels import Level, doubts, joined
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.notes import Note, NoteKind
@@ -23,7 +21,7 @@ from pytest_ddl.training.settings import RunSettings
 
 DIFFERS, REPEATED = "random-stream-differs-across-replicas", "random-stream-repeated-across-replicas"
 DROPOUT = LayerRecord("drop", "Dropout", {"rate": 0.5})
-HIGH, LOW, VARIED = (neutral.RANDOM,), (neutral.RANDOM, neutral.LOW), (neutral.RANDOM, neutral.VARIED)
+COMMON, ORDERED = (neutral.RANDOM,), (neutral.RANDOM, neutral.IN_ORDER)
 STILL = Program(replicas=2, learning_rate=0.0, layers=(DROPOUT,))
 """Nothing moves: as where a program trains on masked examples only, and none is masked."""
 Pair = tuple[TrainingRecord, TrainingRecord]
@@ -64,27 +62,28 @@ def _quiet(program: Program | None = None, **sins: object) -> Pair:
 
 
 def _probed(
-    plain: Pair, quiet: Pair, expect: Collection[str] = (), strict: bool = False, low: Pair | None = None
+    plain: Pair, quiet: Pair, expect: Collection[str] = (), strict: bool = False, ordered: Pair | None = None
 ) -> Report:
-    """The report after the runs without randomness; those with low random numbers are the same unless given."""
-    report, _levels = _probed_at_levels(plain, quiet, low or quiet, expect, strict)
+    """The report after the runs with common numbers; those with ordered ones are the same unless given."""
+    report, _runs = _probed_runs(plain, quiet, expect, strict, ordered)
     return report
 
 
-def _probed_at_levels(
-    plain: Pair, high: Pair, low: Pair, expect: Collection[str] = (), strict: bool = False, varied: Pair | None = None
+def _probed_runs(
+    plain: Pair, quiet: Pair, expect: Collection[str] = (), strict: bool = False, ordered: Pair | None = None
 ) -> tuple[Report, list[tuple[str, ...]]]:
     """Return the report, and what was switched off in each comparison that was repeated."""
     report = judge(*plain, expect=expect, strict=strict)
     assert neutralized_probe.wanted(report, ())
-    levels = []
+    runs = []
 
     def compare_once(settings: RunSettings, checks: Collection[str] | None) -> Report:
-        levels.append(settings.neutralize)
-        pairs = {HIGH: high, LOW: low, VARIED: varied or high}
+        runs.append(settings.neutralize)
+        assert settings.places is not None
+        pairs = {COMMON: quiet, ORDERED: ordered or quiet}
         return judge(*pairs[settings.neutralize], expect=expect, strict=strict, checks=checks)
 
-    return neutralized_probe.probe(report, RunSettings(), compare_once), levels
+    return neutralized_probe.probe(report, RunSettings(), compare_once), runs
 
 
 def test_a_difference_that_vanishes_is_understood() -> None:
@@ -156,117 +155,67 @@ def test_runs_that_do_not_go_through_without_randomness_leave_the_rest_open(
 def test_doubts_of_the_repeated_runs_are_doubts() -> None:
     report = _probed(_plain(), _quiet(STILL), [DIFFERS])
     assert report.verdict == "inconclusive", str(report)
-    assert any("with every random number replaced by a constant" in why for why in report.inconclusive)
+    assert any("with the same random numbers for the same examples" in why for why in report.inconclusive)
 
 
-@pytest.mark.parametrize("expect", [(), [DIFFERS]], ids=str)
-@pytest.mark.parametrize("sin", [{"scale": 2.0}, {"still": True}, {"loss": "first"}, {"truncate": 2}], ids=str)
-def test_what_only_low_numbers_show_is_found(sin: dict[str, Any], expect: Collection[str]) -> None:
-    report, levels = _probed_at_levels(_plain(), _quiet(), _quiet(**sin), expect)
-    assert levels == [HIGH, LOW]
+def test_numbers_in_order_are_tried_for_a_program_that_may_sort_its_examples() -> None:
+    report, runs = _probed_runs(_plain(), _quiet(scale=2.0), ordered=_quiet())
+    assert runs == [COMMON, ORDERED]
+    assert report.passed, str(report)
+    assert report.neutralized == ORDERED
+    assert "ordered by replica" in report.approximations[0].evidence  # type: ignore[operator]
+    assert _probed_runs(_plain(), _quiet())[1] == [COMMON]
+
+
+@pytest.mark.parametrize("ordered", [{"scale": 2.0}, {"loss": "first"}, {"truncate": 2}], ids=str)
+def test_numbers_in_order_excuse_nothing_that_they_show_too(ordered: dict[str, Any]) -> None:
+    report, runs = _probed_runs(_plain(), _quiet(scale=1.2), ordered=_quiet(**ordered))
+    assert runs == [COMMON, ORDERED]
     assert report.verdict == "fail", str(report)
-    assert not {finding.cause for finding in report.findings} & {DIFFERS, REPEATED}
-    assert any("replaced by a low constant" in finding.message for finding in report.findings), str(report)
-    assert report.neutralized == LOW
+    assert report.neutralized == COMMON
 
 
-def test_low_numbers_are_not_tried_after_a_finding() -> None:
-    report, levels = _probed_at_levels(_plain(), _quiet(scale=2.0), _quiet())
-    assert levels == [HIGH]
-    assert report.verdict == "fail"
-    assert report.neutralized == HIGH
+def test_a_doubt_of_numbers_in_order_leaves_the_finding() -> None:
+    report, _runs = _probed_runs(_plain(), _quiet(scale=1.2), ordered=_quiet(STILL))
+    assert report.verdict == "fail", str(report)
 
 
-def test_shuffles_have_one_level() -> None:
-    def shuffled(record: TrainingRecord) -> TrainingRecord:
+def test_numbers_without_a_place_leave_a_doubt() -> None:
+    """The draws have as many rows as no batch, so they are all alike, and a wrong mean over them would not show."""
+
+    def resized(record: TrainingRecord) -> TrainingRecord:
         def step(one: StepRecord) -> StepRecord:
-            return replace(one, draws=tuple(replace(draw, op="random_shuffle") for draw in one.draws))
+            return replace(one, draws=tuple(replace(draw, shape=(draw.shape[0] // 2 + 1, 8)) for draw in one.draws))
 
         ranks = (replace(rank, steps=tuple(map(step, rank.steps))) for rank in record.ranks)
         return replace(record, ranks=tuple(ranks))
 
-    reference, distributed = map(shuffled, _plain())
-    report, levels = _probed_at_levels((reference, distributed), _quiet(), _quiet())
-    assert levels == [HIGH]
-    assert report.passed, str(report)
-
-
-def _choosing(records: Pair) -> Pair:
-    """Runs in which a draw is one whole number."""
-
-    def of(record: TrainingRecord) -> TrainingRecord:
-        def step(one: StepRecord) -> StepRecord:
-            return replace(one, draws=tuple(replace(draw, shape=(), dtype="int32") for draw in one.draws))
-
-        return replace(record, ranks=tuple(replace(rank, steps=tuple(map(step, rank.steps))) for rank in record.ranks))
-
-    return of(records[0]), of(records[1])
-
-
-def test_numbers_that_vary_are_tried_for_draws_that_choose() -> None:
-    report, levels = _probed_at_levels(_choosing(_plain()), _quiet(), _quiet(), varied=_quiet(scale=2.0))
-    assert levels == [HIGH, LOW, VARIED]
-    assert report.verdict == "fail"
-    assert "replaced by one that changes with the step" in report.findings[0].message
-    assert _probed_at_levels(_choosing(_plain()), _quiet(), _quiet())[0].passed
-
-
-def test_numbers_that_cannot_vary_on_one_device_are_left_out() -> None:
-    error = ErrorRecord("ValueError", "no converter for PyFunc", "", 1)
-    reference, distributed = _quiet()
-    failing = replace(reference, ranks=tuple(replace(rank, error=error) for rank in reference.ranks))
-    report, _levels = _probed_at_levels(_choosing(_plain()), _quiet(), _quiet(), varied=(failing, distributed))
-    assert report.passed, str(report)
-    only_there = replace(distributed, ranks=tuple(replace(rank, error=error) for rank in distributed.ranks))
-    report, _levels = _probed_at_levels(_choosing(_plain()), _quiet(), _quiet(), varied=(reference, only_there))
-    assert not report.passed
-
-
-@pytest.mark.parametrize("low_is_still", [True, False])
-def test_the_level_in_which_weights_move_decides(low_is_still: bool) -> None:
-    def probed(moving: Pair) -> Report:
-        high, low = (moving, _quiet(STILL)) if low_is_still else (_quiet(STILL), moving)
-        report, levels = _probed_at_levels(_plain(), high, low)
-        assert report.neutralized == (HIGH if low_is_still else LOW)
-        assert levels == [HIGH, LOW][: len(levels)]
-        return report
-
-    report = probed(_quiet())
-    assert report.passed, str(report)
-    assert any("once by a high one, once by a low one" in note for note in report.notes)
-    told = "constant" if low_is_still else "low constant"
-    assert f"(with every random number replaced by a {told})" in report.result("STEP-EQ").reason  # type: ignore[union-attr]
-    assert probed(_quiet(scale=2.0)).verdict == "fail"
-
-
-def test_a_check_stays_open_if_what_moved_stands_still_at_the_other_level() -> None:
-    """Numbers that say nothing about most weights do not decide what is open for these."""
-
-    def level(pair: Pair, outcome: Outcome) -> Level:
-        report = judge(*pair)
-        results = tuple(replace(r, outcome=outcome) if r.check == "STEP-EQ" else r for r in report.results)
-        why = [Doubt(r.check, r.reason) for r in results if r.outcome is Outcome.INCONCLUSIVE]
-        return Level(replace(report, results=results, doubts=tuple(why)), HIGH, "told")
-
-    for decided, settled in ((_quiet(), True), (_quiet(STILL), False)):
-        levels = level(_quiet(), Outcome.INCONCLUSIVE), level(decided, Outcome.PASS)
-        result = joined(levels, "STEP-EQ")
-        assert result is not None
-        assert result.outcome is (Outcome.PASS if settled else Outcome.INCONCLUSIVE)
-        assert any(why.check == "STEP-EQ" for why in doubts(levels[0], levels)) is not settled
-
-
-def test_a_level_that_does_not_go_through_leaves_the_rest_open() -> None:
-    error = ErrorRecord("ValueError", "no example is masked", "", 1)
-    reference, distributed = _quiet()
-    failing = replace(reference, ranks=tuple(replace(rank, error=error) for rank in reference.ranks))
-    report, levels = _probed_at_levels(_plain(), (reference, distributed), (failing, distributed), [DIFFERS])
-    assert levels == [HIGH, LOW]
+    plain = _plain()
+    reference, distributed = map(resized, plain)
+    quiet = tuple(_drawn_like(record, drawn) for record, drawn in zip(_quiet(), (reference, distributed), strict=True))
+    report = _probed((reference, distributed), (quiet[0], quiet[1]))
     assert report.verdict == "inconclusive", str(report)
-    assert any(
-        "replaced by a low constant, but the runs could not be compared: ValueError" in why
-        for why in report.inconclusive
+    assert any("it is not known to which examples" in why for why in report.inconclusive)
+    fitting = tuple(_drawn_like(record, drawn) for record, drawn in zip(_quiet(), plain, strict=True))
+    assert _probed(plain, (fitting[0], fitting[1])).passed
+
+
+def _drawn_like(record: TrainingRecord, drawn: TrainingRecord) -> TrainingRecord:
+    ranks = zip(record.ranks, drawn.ranks, strict=True)
+    made = (
+        replace(
+            rank,
+            steps=tuple(replace(s, draws=o.draws) for s, o in zip(rank.steps, other.steps, strict=True)),
+        )
+        for rank, other in ranks
     )
+    return replace(record, ranks=tuple(made))
+
+
+def test_runs_on_other_examples_leave_the_rest_open() -> None:
+    report = _probed(_plain(), _quiet(reorder_batches=True), [DIFFERS])
+    assert report.verdict == "inconclusive", str(report)
+    assert any("whether anything else differs is not known" in why for why in report.inconclusive), str(report)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_a_right_transformer_passes_once_dropout_is_declared(entry):
     assert report.passed, str(report)
     assert {finding.check for finding, _reason in report.expected} == {"SEED"}
     step = next(result for result in report.results if result.check == "STEP-EQ")
-    assert "over 3 steps (with every random number replaced by a constant)" in step.reason
+    assert "over 3 steps (with the same random numbers for the same examples)" in step.reason
 
 
 @pytest.mark.slow

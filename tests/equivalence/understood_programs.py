@@ -195,7 +195,7 @@ def an_optimizer_watched_on_one_device_alone(run: Any) -> None:
 
 
 def a_mean_per_replica_in_every_other_step(run: Any) -> None:
-    """A program with a defect in the branch that it takes for low random numbers only."""
+    """A program with a defect in the branch that it takes for about half of the random numbers."""
 
     def loss_of(losses: Any) -> Any:
         if tf.random.uniform([]) < 0.5:
@@ -208,7 +208,7 @@ def a_mean_per_replica_in_every_other_step(run: Any) -> None:
 
 
 def a_mean_per_replica_in_one_of_three_ways(run: Any) -> None:
-    """A program with a defect in a way that it takes for neither the highest nor the lowest random number."""
+    """A program with a defect in a way that it takes for about a third of the random numbers."""
 
     def loss_of(losses: Any) -> Any:
         right = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
@@ -219,7 +219,7 @@ def a_mean_per_replica_in_one_of_three_ways(run: Any) -> None:
 
 
 def augmented_in_a_vectorized_map(run: Any) -> None:
-    """A right program that draws where no operation can vary: it is compared with a high and a low number only."""
+    """A right program that draws inside tf.vectorized_map."""
 
     def changed(h: Any, _replica: Any, _step: Any) -> Any:
         return tf.vectorized_map(lambda row: row * (1.0 + tf.cast(tf.random.uniform([], 0, 3, tf.int32), row.dtype)), h)
@@ -228,7 +228,7 @@ def augmented_in_a_vectorized_map(run: Any) -> None:
 
 
 def few_examples_chosen_at_random(run: Any) -> None:
-    """A right program that trains on few examples, as a masked language model does: high numbers choose none."""
+    """A right program that trains on few examples, as a masked language model does."""
 
     def loss_of(losses: Any) -> Any:
         chosen = tf.cast(tf.random.uniform(tf.shape(losses)) < 0.15, losses.dtype)

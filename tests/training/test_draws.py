@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import draw_programs as programs
 import pytest
-import tensorflow as tf
 
-from pytest_ddl.training import neutral
-from pytest_ddl.training.neutral import LOW, RANDOM, VARIED
+from pytest_ddl.equivalence.probes.common import places_of
+from pytest_ddl.records import TrainingRecord
+from pytest_ddl.training.neutral import RANDOM
 
 pytestmark = pytest.mark.slow
 
@@ -68,74 +68,34 @@ def test_observing_changes_nothing(ranks, program):
     assert not any(step.draws for step in plain.steps)
 
 
+def _common(program, ranks, strategy="mirrored", **given):
+    """Records of both runs with common random numbers, whose places come from plain runs."""
+    plain = [_joined(ranks(name, program, **GIVEN), name) for name in ("one_device", strategy)]
+    off = {"neutralize": (RANDOM,), "places": places_of(*plain), **GIVEN, **given}
+    return [_joined(ranks(name, program, **off), name) for name in ("one_device", strategy)]
+
+
+def _joined(found, strategy):
+    replicas = sum(len(rank.replicas) for rank in found)
+    return TrainingRecord(strategy, replicas, tuple(found), GIVEN["global_batch_size"], "native", 0)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["mirrored", "multi_worker_mirrored"])
 @pytest.mark.parametrize("program", [programs.stateless, programs.legacy, programs.in_a_loop, programs.eager])
-def test_with_the_randomness_off_replicas_compute_what_one_device_does(ranks, program):
-    off = {**GIVEN, "neutralize": (RANDOM,)}
-    (alone,), (record,) = ranks("one_device", program, **off), ranks("mirrored", program, **off)
-    assert [step.loss for step in record.steps] == pytest.approx([step.loss for step in alone.steps], rel=1e-5)
-    assert not any(step.draws for step in record.steps)
-    assert not record.notes
+def test_replicas_draw_together_what_one_device_draws(ranks, program, strategy):
+    alone, record = _common(program, ranks, strategy)
+    ours, theirs = ([step.loss for step in run.ranks[0].steps] for run in (alone, record))
+    assert theirs == pytest.approx(ours, rel=1e-5)
+    assert len(set(ours)) == len(ours)
+    assert not record.ranks[0].notes
 
 
-@pytest.mark.parametrize("off", [(RANDOM,), (RANDOM, LOW), (RANDOM, VARIED)])
-def test_every_kind_has_a_constant(ranks, off):
-    (record,) = ranks("mirrored", programs.every_kind, neutralize=off, **GIVEN)
-    again = ranks("mirrored", programs.every_kind, neutralize=off, **GIVEN)[0]
-    assert not record.notes
-    assert [step.loss for step in record.steps] == [step.loss for step in again.steps]
-
-
-def _integers(minval, maxval):
-    raise NotImplementedError
-
-
-def _categories(logits, num_samples):
-    raise NotImplementedError
-
-
-def _gamma(alpha):
-    raise NotImplementedError
-
-
-def _poisson(rate):
-    raise NotImplementedError
-
-
-@pytest.mark.parametrize(
-    ("name", "drawn", "original", "given", "high", "low"),
-    [
-        ("random_uniform", [0.2, 0.7], None, (), [0.96875] * 2, [0.03125] * 2),
-        ("stateless_random_normal_v2", [0.2, 0.7], None, (), [0.5] * 2, [-0.5] * 2),
-        ("random_uniform_int", [17, 3], _integers, (10, 1010), [978] * 2, [41] * 2),
-        ("random_uniform_int", [0, 0], _integers, (0, 2), [1] * 2, [0] * 2),
-        ("random_uniform_int", [4, 4], _integers, (4, 5), [4] * 2, [4] * 2),
-        ("multinomial", [[1, 0]], _categories, ([[-float("inf"), 0.7, 0.3, -1e9]], 2), [[2, 2]], [[1, 1]]),
-        ("multinomial", [[1], [0]], _categories, ([[0.0, 9.0], [9.0, 0.0]], 1), [[1], [0]], [[1], [0]]),
-        ("random_gamma", [2.2, 1.7], _gamma, (2.0,), [2.9375] * 2, [1.0625] * 2),
-        ("random_poisson_v2", [2.0, 1.0], _poisson, (0.5,), [1.0] * 2, [0.0] * 2),
-    ],
-)
-def test_constants_are_high_or_low(name, drawn, original, given, high, low):
-    for level, expected in ((neutral.HIGH_LEVEL, high), (neutral.LOW_LEVEL, low)):
-        found = neutral.constant_draw(name, tf.constant(drawn), original, given, {}, level=level)
-        assert found.dtype == tf.constant(drawn).dtype
-        assert found.numpy().tolist() == expected
-    assert neutral.has_levels(name)
-
-
-def test_a_shuffle_keeps_the_order_at_both_levels():
-    def shuffle(value):
-        raise NotImplementedError
-
-    for level in (neutral.HIGH_LEVEL, neutral.LOW_LEVEL):
-        found = neutral.constant_draw("random_shuffle", tf.constant([2, 1]), shuffle, ([1, 2],), {}, level=level)
-        assert found.numpy().tolist() == [1, 2]
-    assert not neutral.has_levels("random_shuffle")
-
-
-def test_levels_that_vary_choose_every_way_within_a_few_steps():
-    ways = {int(3 * neutral.varied_level(0, step)) for step in range(1, 5)}
-    assert ways == {0, 1, 2}
-    pairs = [[neutral.varied_level(position, step) for position in (0, 1)] for step in range(1, 5)]
-    assert {first < second for first, second in pairs} == {True, False}
+def test_every_kind_is_replaced(ranks):
+    record, again = (_common(programs.every_kind, ranks)[1] for _run in range(2))
+    draws = draws_of(record.ranks)
+    assert draws == draws_of(again.ranks)
+    assert {draw.op for draw in draws.values()} == {
+        "random_uniform_int", "multinomial", "random_shuffle", "random_gamma", "random_poisson_v2"
+    }  # fmt: skip
+    assert not record.ranks[0].notes

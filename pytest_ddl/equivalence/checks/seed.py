@@ -13,6 +13,7 @@ from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, no_steps, not_applicable, passed
 from pytest_ddl.records import DrawRecord, TrainingRecord
+from pytest_ddl.training.neutral import RANDOM
 
 CHECK = "SEED"
 ACROSS_REPLICAS = "random-stream-repeated-across-replicas"
@@ -53,6 +54,8 @@ def check_seed(reference: TrainingRecord, distributed: TrainingRecord, tolerance
     """Compare draws that have a row per example. Draws per weight or feature may be shared on purpose."""
     if not distributed.num_steps:
         return no_steps(CHECK, distributed)
+    if RANDOM in distributed.neutralized:
+        return not_applicable(CHECK, "the replicas were given the random numbers of one device")
     if distributed.capabilities.global_view:
         return not_applicable(CHECK, "under model_parallel there is one program, whose draws are sharded like its data")
     if is_asynchronous(distributed):

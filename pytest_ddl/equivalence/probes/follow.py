@@ -123,6 +123,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
         ),
         seconds=report.seconds + again.seconds,
         neutralized=report.neutralized,
+        places=report.places,
     )
 
 

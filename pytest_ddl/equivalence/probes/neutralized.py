@@ -1,11 +1,10 @@
-"""Compare again with randomness off and batch normalization synchronized, in both runs.
+"""Compare again without differences of random numbers, and with batch normalization synchronized, in both runs.
 
 Dropout with one stream per replica, and batch normalization by each replica's own statistics, make a correct program
-differ from one device. A difference that remains if both are switched off is a defect. One that vanishes comes from
-them.
+differ from one device. A difference that remains without both is a defect. One that vanishes comes from them.
 
-Random numbers are replaced by a high constant. If that shows no defect, they are also replaced by a low one. If a draw
-may choose among several ways to go on, a third comparison has other numbers in each step.
+Random numbers are not removed. In both runs, the same example gets the same numbers (common random numbers). So a wrong
+mean over random masks, for example, still shows.
 """
 
 from __future__ import annotations
@@ -17,27 +16,20 @@ from pytest_ddl.equivalence.causes import fix_of, is_possible
 from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_layers
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome, Symptom
-from pytest_ddl.equivalence.probes.draw_levels import Level, doubts, joined, most_informative
+from pytest_ddl.equivalence.probes.common import moved, places_of, same_examples, unplaced
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.equivalence.verdict.judge import concluded_from
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import LayerRecord
-from pytest_ddl.training.neutral import LOW, NORMALIZATION, RANDOM, VARIED, has_levels, may_choose
+from pytest_ddl.training.neutral import IN_ORDER, NORMALIZATION, RANDOM
+from pytest_ddl.training.places import Places, Rows
 from pytest_ddl.training.settings import RunSettings
 
 _CAUSES = {NORMALIZATION: "per-replica-normalization", RANDOM: "random-stream-differs-across-replicas"}
-_DONE = {NORMALIZATION: "batch normalization synchronized", RANDOM: "every random number replaced by a constant"}
-_LEVELS = {
-    LOW: "every random number replaced by a low constant",
-    VARIED: "every random number replaced by one that changes with the step",
-}
-_ALL = {
-    1: _DONE[RANDOM],
-    2: "every random number replaced by a constant (once by a high one, once by a low one)",
-    3: "every random number replaced by a constant (a high one, a low one, and another one in each step)",
-}
-"""Number of comparisons -> what was done in all of them."""
+_DONE = {NORMALIZATION: "batch normalization synchronized", RANDOM: "the same random numbers for the same examples"}
+_IN_ORDER = "the same random numbers for the same examples, ordered by replica"
+"""What was done to compare a program that sorts the examples of a replica by random numbers."""
 
 
 def wanted(report: Report, _names: Collection[str]) -> bool:
@@ -77,28 +69,33 @@ def probe(
     if reference is None or distributed is None:
         return report
     off = kinds(report)
+    places = places_of(reference, distributed) if RANDOM in off else None
     names = [result.check for result in report.results]
-    levels: list[Level] = []
-    for switched in _switched(report, off):
-        change = _described(switched, next((_LEVELS[kind] for kind in switched if kind in _LEVELS), _DONE[RANDOM]))
-        again = compare_once(replace(settings, neutralize=switched), names)
-        refused = _refusal(report, again)
-        if refused is not None and VARIED in switched and again.reference is not None and again.reference.errors:
-            break  # an operation that varies cannot be everywhere, for example not in tf.vectorized_map
-        if refused is not None:
-            return _left_open(report, off, f"repeated with {change}, but the runs could not be compared: {refused}")
-        levels.append(Level(again, switched, change))
-        if _shows_more(report, again):
-            break
-    change = _described(off, _ALL[len(levels)])
-    results = tuple(_result(result, joined(levels, result.check), report.roles) for result in report.results)
+    change = _described(off, _DONE[RANDOM])
+    again = compare_once(replace(settings, neutralize=off, places=places), names)
+    moved_places = _moved(places, again)
+    if moved_places is not None:
+        places = moved_places
+        again = compare_once(replace(settings, neutralize=off, places=places), names)
+    refused = _refusal(report, again, places)
+    if refused is not None:
+        return _left_open(report, off, f"repeated with {change}, but the runs could not be compared: {refused}")
+    if places is not None and _shows_more(report, again) and _belong_to_examples(places):
+        ordered = compare_once(replace(settings, neutralize=(*off, IN_ORDER), places=places), names)
+        if _refusal(report, ordered, places) is None and not ordered.doubts and not _shows_more(report, ordered):
+            again, off_again, change = ordered, (*off, IN_ORDER), _described(off, _IN_ORDER)
+        else:
+            off_again = off
+    else:
+        off_again = off
+    repeated = {result.check: _with_change(result, change) for result in again.results}
+    results = tuple(_result(result, repeated.get(result.check), report.roles) for result in report.results)
     open_again = [
-        Doubt(doubt.check, f"{doubt.reason} (with {level.change})")
-        for level in levels
-        for doubt in doubts(level, levels)
+        Doubt(doubt.check, f"{doubt.reason} (with {change})")
+        for doubt in (*again.doubts, *_hidden(report, again, places))
         if report.roles.have(doubt, Role.NUMBERS) or doubt not in report.doubts
     ]
-    remains = any(report.roles.have(f, Role.NUMBERS) for level in levels for f in level.report.findings)
+    remains = any(report.roles.have(finding, Role.NUMBERS) for finding in again.findings)
     tolerated = [] if remains or open_again else _tolerated(report, off, change)
     understood = CheckResult("", Outcome.PASS, findings=tuple(tolerated))
     concluded = concluded_from(report, [*results, understood])
@@ -119,24 +116,43 @@ def probe(
             *(note for note in report.notes if note.kind is not NoteKind.NOT_COMPARED),
             Note(NoteKind.HOW, f"weights, state and losses were compared in runs with {change}"),
         ),
-        # Later probes repeat the comparison that shows most.
-        neutralized=most_informative(levels).off,
+        # Later probes repeat this comparison.
+        neutralized=off_again,
+        places=places,
     )
 
 
-def _switched(report: Report, off: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Return what is switched off in each repeated comparison. Levels are added if they give other numbers."""
-    ranks = [rank for record in (report.reference, report.distributed) if record is not None for rank in record.ranks]
-    draws = [draw for rank in ranks for step in rank.steps for draw in step.draws]
-    hidden = not all(rank.draws_observed for rank in ranks)
-    if RANDOM not in off or not (hidden or any(has_levels(draw.op) for draw in draws)):
-        return (off,)
-    chooses = hidden or any(may_choose(draw.op, draw.shape, draw.dtype) for draw in draws)
-    return (off, (*off, LOW), (*off, VARIED)) if chooses else (off, (*off, LOW))
-
-
 def _described(off: tuple[str, ...], random: str) -> str:
-    return " and ".join(random if kind == RANDOM else _DONE[kind] for kind in off if kind not in _LEVELS)
+    return " and ".join(random if kind == RANDOM else _DONE[kind] for kind in off)
+
+
+def _with_change(result: CheckResult, change: str) -> CheckResult:
+    """Say in each message of a result how the programs were run."""
+    found = tuple(replace(f, message=f"with {change}: {f.message}") for f in result.findings)
+    # A doubt that comes from other random numbers is no fault of the program.
+    return replace(result, reason=f"{result.reason} (with {change})", findings=found, in_program=False)
+
+
+def _moved(places: Places | None, again: Report) -> Places | None:
+    if places is None or again.reference is None or again.distributed is None:
+        return None
+    return moved(places, again.reference, again.distributed)
+
+
+def _belong_to_examples(places: Places) -> bool:
+    return any(isinstance(placement, Rows) for placement in places.draws.values())
+
+
+def _hidden(report: Report, again: Report, places: Places | None) -> list[Doubt]:
+    """Return a doubt if some draws could not be given the same numbers for the same examples."""
+    if places is None or again.reference is None or again.distributed is None:
+        return []
+    draws = unplaced(places, again.reference, again.distributed)
+    differs = [r.check for r in report.results if report.roles.have(r, Role.NUMBERS) and r.findings]
+    if not draws or not differs:
+        return []
+    names = ", ".join(draws[:3])
+    return [Doubt(differs[0], f"it is not known to which examples the numbers of {names} belong: all were equal")]
 
 
 def _shows_more(report: Report, again: Report) -> bool:
@@ -149,7 +165,7 @@ def _shows_more(report: Report, again: Report) -> bool:
     )
 
 
-def _refusal(report: Report, again: Report) -> str | None:
+def _refusal(report: Report, again: Report, places: Places | None) -> str | None:
     """Return why the repeated runs decide nothing, or ``None`` if both ran as far as the plain ones."""
     plain, records = (report.reference, report.distributed), (again.reference, again.distributed)
     for before, record in zip(plain, records, strict=True):
@@ -161,7 +177,7 @@ def _refusal(report: Report, again: Report) -> str | None:
             return f"{error.type} {where} after step {error.step}: {error.message}"
         notes = [note for rank in record.ranks for note in rank.notes if note.kind is NoteKind.NOT_REPLACED]
         if notes:
-            return f"not switched off: {notes[0]} {where}"
+            return f"{notes[0]} could not be given other numbers {where}"
         plain_layers = any(_is_plain(layer) for rank in record.ranks for layer in rank.layers)
         if plain_layers and NORMALIZATION in record.neutralized:
             return f"a layer normalizes by its own statistics {where}"
@@ -169,6 +185,10 @@ def _refusal(report: Report, again: Report) -> str | None:
         # here.
         if record is again.reference and record.num_steps < before.num_steps:
             return f"the program ended after {record.num_steps} of {before.num_steps} steps {where}"
+        if places is not None and _belong_to_examples(places) and not same_examples(before, record):
+            return f"the program consumed other examples than before {where}: set a seed for its data"
+    if _moved(places, again) is not None:
+        return "draws have other lengths in each run"
     return None if again.comparable else "nothing could be compared"
 
 

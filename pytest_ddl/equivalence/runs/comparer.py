@@ -150,7 +150,8 @@ class Comparer:
             report = report.noted(note)
         for probe in PROBES:
             if report.comparable and probe.wanted(report, checks or ()):
-                report = probe.run(report, replace(settings, neutralize=report.neutralized), compare_once)
+                again = replace(settings, neutralize=report.neutralized, places=report.places)
+                report = probe.run(report, again, compare_once)
         return report if checks is None else require(report, checks)
 
 

@@ -59,8 +59,11 @@ class Observer:
     def after_dispatch(self) -> None:
         """Run after the program's ``strategy.run`` returned or raised, in the same graph (or eagerly)."""
 
-    def before_replica(self) -> Any:
-        """Run before a replica function starts, in replica context; the result goes to :meth:`after_replica`."""
+    def before_replica(self, given: Any) -> Any:
+        """Run before a replica function starts, in replica context; the result goes to :meth:`after_replica`.
+
+        :param given: the arguments of the replica function.
+        """
 
     def after_replica(self, token: Any, result: Any) -> None:
         """Run after a replica function returned ``result``, in replica context.

@@ -1,4 +1,4 @@
-"""Record a digest of the random numbers per operation, replica and step, or replace them by constants.
+"""Record a digest of the random numbers per operation, replica and step, or replace them by common random numbers.
 
 The Python functions that add a random operation are replaced during a run. They are called in the replica's own
 thread, whatever graph is traced there. So a draw inside a loop, a branch or a nested function can be assigned to
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,11 +20,13 @@ import numpy as np
 
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, DrawRecord
-from pytest_ddl.training import adapter, fingerprint, neutral
-from pytest_ddl.training.callback_ops import add_callback
+from pytest_ddl.training import adapter, fingerprint, neutral, replaced_draws
+from pytest_ddl.training.callback_ops import add_callback, replica_id
+from pytest_ddl.training.common_numbers import Stream
 from pytest_ddl.training.creations import creating
 from pytest_ddl.training.lines import DRAW
 from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.places import Unplaced
 from pytest_ddl.training.replacing import Replacements
 
 HASHED = 2**16
@@ -50,6 +53,10 @@ class _Replica:
 
     graph: Any
     """Graph that is traced; ``None`` if the function runs eagerly."""
+    head: Any = None
+    """Step, number of blocks and places of first entries, if the numbers are replaced."""
+    rows: Any = None
+    """Places of the examples; see :class:`~pytest_ddl.training.common_numbers.Stream`."""
     draws: int = 0
     sites: list[_Site] = field(default_factory=list)
     tensors: list[Any] = field(default_factory=list)
@@ -65,8 +72,15 @@ class Draws(Observer):
         self._seen: dict[tuple[int, int], list[DrawRecord]] = {}
         self._global_seed: int | None = None
         self._neutral = neutral.RANDOM in self.settings.neutralize
-        self._level = neutral.LOW_LEVEL if neutral.LOW in self.settings.neutralize else neutral.HIGH_LEVEL
-        self._hidden = self._neutral
+        places = self.settings.places
+        if places is not None and places.global_batch_size != self.settings.global_batch_size:
+            places = None
+        self._places = places
+        self._counts: Counter[tuple[int, ...]] = Counter()
+        """Calls of each replica, and executions of each of its operations inside a loop, in the current step."""
+        self._unseen: dict[int, tuple[str, tuple[int, ...]]] = {}
+        """Position -> operation and shape of a draw that cannot be recorded; -1 for a length that is not known."""
+        self._hidden = False
         """True if an operation may have drawn numbers that are not recorded."""
 
     @contextmanager
@@ -75,20 +89,58 @@ class Draws(Observer):
         with Replacements() as replaced:
             functions = list(adapter.random_functions())
             self._hidden = self._hidden or not functions
-            for module, name in functions:
-                replaced.put(module, name, self._watching(name, getattr(module, name)))
+            for module, attribute, name in functions:
+                replaced.put(module, attribute, self._watching(name, getattr(module, attribute)))
             seeds = adapter.seeds_of_keras()
             if seeds is not None:
                 replaced.put(*seeds, self._seeding(getattr(*seeds)))
             yield
 
-    def before_replica(self) -> _Replica:
+    def before_replica(self, given: Any) -> _Replica:
         import tensorflow as tf
 
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        self._here.replica = _Replica(graph)
+        head, rows = self._placed(given) if self._neutral else (None, None)
+        self._here.replica = _Replica(graph, head, rows)
         replica: _Replica = self._here.replica
         return replica
+
+    def _placed(self, given: Any) -> tuple[Any, Any]:
+        """Return the head of a replica and the places of its examples, anew in each execution of the graph."""
+        import tensorflow as tf
+
+        spans = 0 if self._places is None else len(self._places.spans())
+        counts = any(isinstance(item, tf.Tensor) and item.shape.rank != 0 for item in tf.nest.flatten(given))
+
+        def now(replica: Any) -> tuple[Array, Array]:
+            step = self.recorder.completed + 1
+            with self._lock:
+                call = self._counts[int(replica),]
+                self._counts[int(replica),] += counts
+            rows = self._rows(step, int(replica), call)
+            blocks, firsts = 1, []
+            if self._places is not None:
+                blocks = self._places.number_of_blocks(step)
+                firsts = self._places.firsts(step, None if self.settings.is_reference else int(replica))
+            return np.array([step, blocks, *firsts], np.int64), rows
+
+        if adapter.within_xla():
+            return tf.constant([1, 1, *[0] * spans], tf.int64), tf.zeros([0, 3], tf.int64)
+        replica = replica_id()
+        if tf.executing_eagerly():
+            return tuple(tf.constant(part) for part in now(replica))
+        head, rows = tf.numpy_function(now, [tf.cast(replica, tf.int32)], [tf.int64, tf.int64], stateful=True)
+        head.set_shape([2 + spans])
+        rows.set_shape([None, 3])
+        return head, rows
+
+    def _rows(self, step: int, replica: int, call: int) -> Array:
+        places, settings = self._places, self.settings
+        if places is None:
+            return np.zeros((0, 3), np.int64)
+        if not settings.is_reference:
+            return places.of_replica(step, replica, call)
+        return places.of_device(step, call, settings.slice_rows if settings.slice_step == step else None)
 
     def after_replica(self, token: _Replica, result: Any) -> None:
         self._here.replica = self._here.seeded = None
@@ -100,10 +152,12 @@ class Draws(Observer):
         self._here.replica = self._here.seeded = None
         with self._lock:
             seen, self._seen = self._seen, {}
+            self._counts.clear()
         return {"draws": tuple(_folded(seen[key]) for key in sorted(seen))}
 
     def end_run(self) -> Mapping[str, Any]:
-        return {"draws_observed": not self._hidden}
+        facts = {"draws_unseen": dict(self._unseen)} if self._unseen else {}
+        return {"draws_observed": not self._hidden, "facts": facts}
 
     def _seeding(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``draw_seed`` of Keras that remembers the generator for the function of Keras that called it."""
@@ -149,35 +203,44 @@ class Draws(Observer):
         position, replica.draws = replica.draws, replica.draws + 1
         self.recorder.lines.add(DRAW.format(position))
         if self._neutral:
-            constant = neutral.constant_draw(name, result, original, args, kwargs, level=self._level_of(position))
-            if constant is None:
+            common = replaced_draws.replaced(name, result, original, args, kwargs, self._stream(replica, position))
+            if common is None:
                 self.recorder.note(NoteKind.NOT_REPLACED, name)
-            return result if constant is None else constant
-        site, tensors = _described(position, name, result, adapter.tf_seed() != self._global_seed, self._generator())
-        if replica.graph is not None and result.graph is replica.graph:
+            result = result if common is None else _shaped_like(common, result)
+        numbers = result[0] if isinstance(result, tuple) else result
+        site, tensors = _described(position, name, numbers, adapter.tf_seed() != self._global_seed, self._generator())
+        if replica.graph is not None and numbers.graph is replica.graph:
             replica.sites.append(site)
             replica.tensors += tensors
         elif not adapter.within_xla():
             self._add_callback([replace(site, nested=replica.graph is not None)], tensors)
         else:
             self._hidden = True
+            lengths = numbers.shape.as_list() if numbers.shape.rank is not None else ()
+            self._unseen[position] = name, tuple(-1 if length is None else length for length in lengths)
         return result
 
-    def _level_of(self, position: int) -> Any:
-        """Return the number between 0 and 1 that gives the constant of an operation; a tensor if it varies."""
+    def _stream(self, replica: _Replica, position: int) -> Stream:
+        """Return the numbers of an operation. In a loop, each execution has other numbers."""
         import tensorflow as tf
 
-        if neutral.VARIED not in self.settings.neutralize:
-            return self._level
-        if adapter.within_xla():
-            return tf.constant(neutral.varied_level(position, 1), tf.float64)
+        placement = Unplaced() if self._places is None else self._places.draws.get(position, Unplaced())
+        executed: Any = tf.constant(0, tf.int64)
+        in_loop = not tf.executing_eagerly() and tf.compat.v1.get_default_graph() is not replica.graph
+        if in_loop and not adapter.within_xla():
 
-        def now() -> Any:
-            return np.float64(neutral.varied_level(position, self.recorder.completed + 1))
+            def count(number: Any) -> Any:
+                with self._lock:
+                    self._counts[int(number), position] += 1
+                    return np.int64(self._counts[int(number), position] - 1)
 
-        level = tf.numpy_function(now, [], tf.float64)
-        level.set_shape([])
-        return level
+            executed = tf.numpy_function(count, [tf.cast(replica_id(), tf.int32)], tf.int64, stateful=True)
+            executed.set_shape([])
+        head = tf.stack([replica.head[0], executed, replica.head[1]])
+        spans = () if self._places is None else self._places.spans()
+        first = replica.head[2 + spans.index(position)] if position in spans else 0
+        in_order = neutral.IN_ORDER in self.settings.neutralize
+        return Stream(position, placement, head, replica.rows, first, in_order)
 
     def _add_callback(self, sites: list[_Site], tensors: list[Any]) -> None:
         def record(replica: Any, *arrays: Any) -> None:
@@ -216,6 +279,13 @@ class Draws(Observer):
         )
         with self._lock:
             self._seen.setdefault(place, []).append(made)
+
+
+def _shaped_like(common: Any, result: Any) -> Any:
+    """Give numbers the static shape of those that they replace."""
+    for part, drawn in zip(common, result, strict=True) if isinstance(result, tuple) else [(common, result)]:
+        part.set_shape(drawn.shape)
+    return common
 
 
 def _distinct(numbers: Array) -> float:

@@ -73,7 +73,7 @@ class Gradients(Observer):
         with self._hooks.installed():
             yield
 
-    def before_replica(self) -> None:
+    def before_replica(self, given: Any) -> None:
         self._hooks.replace_optimizers()
 
     def _safely(self, function: Callable[..., Any], otherwise: Any, *args: Any) -> Any:

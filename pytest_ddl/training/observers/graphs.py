@@ -33,12 +33,12 @@ class GraphObserver(Observer):
 
         if adapter.outermost_graph() is not None or traced:
             self._eager = self._eager or False
-            self.before_replica()
+            self.before_replica(None)
         elif not tf.config.functions_run_eagerly() and frames.called_by_program():
             # Not if Keras is the caller: it calls strategy.run eagerly only if the program chose run_eagerly=True.
             self._eager = True
 
-    def before_replica(self) -> None:
+    def before_replica(self, given: Any) -> None:
         graph = adapter.outermost_graph()
         if graph is not None and not any(graph is known for known in self._traced):
             self._traced.append(graph)

@@ -41,7 +41,7 @@ class LineObserver(Observer):
     def before_dispatch(self, traced: bool) -> None:
         self._converted = frames.converted_lines()
 
-    def before_replica(self) -> None:
+    def before_replica(self, given: Any) -> None:
         frames.add_converted_lines(self._converted)
 
     def _distributing(self, original: Callable[..., Any]) -> Callable[..., Any]:

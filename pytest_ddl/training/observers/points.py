@@ -100,7 +100,7 @@ class PointObserver(Observer):
             return None
         return stack.enter_context(WriteGate(points, self.settings.tmp_path))
 
-    def before_replica(self) -> None:
+    def before_replica(self, given: Any) -> None:
         if self.settings.points and self.settings.observe:
             add_callback(self._has_batch, [])
 

@@ -1,0 +1,73 @@
+"""Random numbers of examples on real clusters: right programs pass, and a wrong mean over random numbers is found."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import random_programs as programs
+
+from pytest_ddl import check_training
+
+GIVEN = {"global_batch_size": 12, "steps": 4, "timeout": 170}
+DIFFERS = "random-stream-differs-across-replicas"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "program"),
+    [
+        ("mirrored", programs.masked),
+        ("multi_worker_mirrored", programs.masked),
+        ("central_storage", programs.masked),
+        ("mirrored", programs.mixed_up),
+        ("multi_worker_mirrored", programs.mixed_up),
+        ("mirrored", programs.mixed_up_by_sorting),
+        ("mirrored", programs.noise_by_time),
+        ("mirrored", programs.generator),
+        ("mirrored", programs.micro_batches),
+        ("mirrored", programs.several_numbers_for_each_example),
+        ("mirrored", programs.noise_over_a_dimension_before_the_examples),
+        ("mirrored", programs.random_images),
+        ("mirrored", programs.sampled_classes),
+        ("multi_worker_mirrored", programs.sampled_classes),
+        ("mirrored", programs.noise_contrast),
+        ("mirrored", programs.numbers_for_real_words),
+        ("mirrored", programs.words_found_by_a_mask),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_right_programs_pass(strategy, program):
+    report = check_training(program, strategy, **GIVEN)
+    assert report.passed, str(report)
+    assert [finding.cause for finding in report.approximations] == [DIFFERS]
+
+
+@pytest.mark.slow
+def test_raw_operations_without_a_seed_pass():
+    report = check_training(programs.raw_operations, "mirrored", **GIVEN)
+    assert report.passed, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "program", "causes"),
+    [
+        ("mirrored", programs.masked_by_replica, {"masked-loss-normalised-per-replica"}),
+        ("multi_worker_mirrored", programs.masked_by_replica, {"masked-loss-normalised-per-replica"}),
+        ("mirrored", programs.raw_mask_by_replica, {"masked-loss-normalised-per-replica"}),
+        ("mirrored", programs.mixed_up_and_weighed_by_replica, {"masked-loss-normalised-per-replica"}),
+        ("mirrored", programs.noise_weighed_by_replica, {"masked-loss-normalised-per-replica"}),
+        ("mirrored", programs.hardest_examples_of_the_replica, {"batch-coupled-loss"}),
+        ("mirrored", programs.sampled_classes_and_a_mean_by_replica, {"gradient-scaled-by-replica-count"}),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_wrong_mean_over_random_numbers_is_found(strategy, program, causes):
+    report = check_training(program, strategy, **GIVEN)
+    assert report.verdict == "fail", str(report)
+    assert report.findings[0].cause in causes, str(report)
