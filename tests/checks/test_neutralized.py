@@ -159,12 +159,15 @@ def test_doubts_of_the_repeated_runs_are_doubts() -> None:
 
 
 def test_numbers_in_order_are_tried_for_a_program_that_may_sort_its_examples() -> None:
-    report, runs = _probed_runs(_plain(), _quiet(scale=2.0), ordered=_quiet())
+    report, runs = _probed_runs(_plain(), _quiet(scale=1.2), ordered=_quiet())
     assert runs == [COMMON, ORDERED]
     assert report.passed, str(report)
     assert report.neutralized == ORDERED
     assert "ordered by replica" in report.approximations[0].evidence  # type: ignore[operator]
     assert _probed_runs(_plain(), _quiet())[1] == [COMMON]
+    recomputed, runs = _probed_runs(_plain(), _quiet(scale=2.0), ordered=_quiet())
+    assert runs == [COMMON]
+    assert recomputed.verdict == "fail"
 
 
 @pytest.mark.parametrize("ordered", [{"scale": 2.0}, {"loss": "first"}, {"truncate": 2}], ids=str)

@@ -80,7 +80,7 @@ def probe(
     refused = _refusal(report, again, places)
     if refused is not None:
         return _left_open(report, off, f"repeated with {change}, but the runs could not be compared: {refused}")
-    if places is not None and _shows_more(report, again) and _belong_to_examples(places):
+    if places is not None and _belong_to_examples(places) and _may_sort(again):
         ordered = compare_once(replace(settings, neutralize=(*off, IN_ORDER), places=places), names)
         if _refusal(report, ordered, places) is None and not ordered.doubts and not _shows_more(report, ordered):
             again, off_again, change = ordered, (*off, IN_ORDER), _described(off, _IN_ORDER)
@@ -137,6 +137,14 @@ def _moved(places: Places | None, again: Report) -> Places | None:
     if places is None or again.reference is None or again.distributed is None:
         return None
     return moved(places, again.reference, again.distributed)
+
+
+def _may_sort(again: Report) -> bool:
+    """Return whether a difference may come from sorting the examples by random numbers: its cause is not recomputed."""
+    return any(
+        again.roles.have(finding, Role.NUMBERS) and (finding.cause in (None, "batch-coupled-loss") or not finding.exact)
+        for finding in again.findings
+    )
 
 
 def _belong_to_examples(places: Places) -> bool:

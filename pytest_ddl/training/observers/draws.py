@@ -138,9 +138,10 @@ class Draws(Observer):
         places, settings = self._places, self.settings
         if places is None:
             return np.zeros((0, 3), np.int64)
+        step = 1 if settings.constant else step  # then all steps have the batch of the first
         if not settings.is_reference:
             return places.of_replica(step, replica, call)
-        return places.of_device(step, call, settings.slice_rows if settings.slice_step == step else None)
+        return places.of_device(step, call, dict(settings.slices).get(step))
 
     def after_replica(self, token: _Replica, result: Any) -> None:
         self._here.replica = self._here.seeded = None
