@@ -190,6 +190,8 @@ class Draws(Observer):
                 self.recorder.note(
                     NoteKind.DRAWS, f"a random operation could not be observed: {type(error).__name__}: {error}"
                 )
+                if self._neutral:
+                    self.recorder.note(NoteKind.NOT_REPLACED, name)
                 return result
 
         draw.__name__, draw.__doc__, draw.__module__ = name, original.__doc__, original.__module__
