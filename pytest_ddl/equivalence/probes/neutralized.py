@@ -117,6 +117,7 @@ def probe(
             Note(NoteKind.HOW, f"weights, state and losses were compared in runs with {change}"),
         ),
         # Later probes repeat this comparison.
+        ledger=again.ledger,
         neutralized=off_again,
         places=places,
     )
