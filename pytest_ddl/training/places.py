@@ -26,7 +26,7 @@ class Rows:
     parts: int = 1
     """Number of draws that follow each other, each for the next part of the examples (micro-batches)."""
     part: int | None = None
-    """Which of these parts the draw is for; ``None`` if the same operation draws for one after the other."""
+    """Index of its part of the examples; ``None`` if the same operation draws for one part after the other."""
     operation: int | None = None
     """Operation whose numbers it has, if each part has an operation of its own: that of the first part."""
 
@@ -38,7 +38,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Spans:
-    """A draw for a part of the data whose length only the data tell, for example for the words that are no padding.
+    """A draw for a part of the data whose length depends on the data, for example for the words that are no padding.
 
     The replicas draw successive parts of what one device draws.
     """
@@ -122,7 +122,7 @@ class Places:
         return np.array([within[first + place] for place in places], np.int64).reshape(-1, 3)
 
     def spans(self) -> tuple[int, ...]:
-        """Return the operations whose draws have a length that only the data tell."""
+        """Return the operations whose draws have a length that depends on the data."""
         return tuple(sorted(number for number, placement in self.draws.items() if isinstance(placement, Spans)))
 
     def firsts(self, step: int, replica: int | None) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pytest_ddl.equivalence.probes.common import moved, places_of, same_examples, unplaced
+from pytest_ddl.equivalence.probes.placing import moved, places_of, same_examples, unplaced
 from pytest_ddl.records import BatchRecord, DrawRecord, RankRecord, StepRecord, TrainingRecord
 from pytest_ddl.training.places import Block, Placement, Rows, Shared, Spans, Unplaced
 

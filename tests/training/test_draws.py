@@ -5,7 +5,7 @@ from __future__ import annotations
 import draw_programs as programs
 import pytest
 
-from pytest_ddl.equivalence.probes.common import places_of
+from pytest_ddl.equivalence.probes.placing import places_of
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training.neutral import RANDOM
 

@@ -16,7 +16,7 @@ from pytest_ddl.equivalence.causes import fix_of, is_possible
 from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_layers
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome, Symptom
-from pytest_ddl.equivalence.probes.common import moved, places_of, same_examples, unplaced
+from pytest_ddl.equivalence.probes.placing import moved, places_of, same_examples, unplaced
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.equivalence.verdict.judge import concluded_from
@@ -29,7 +29,7 @@ from pytest_ddl.training.settings import RunSettings
 _CAUSES = {NORMALIZATION: "per-replica-normalization", RANDOM: "random-stream-differs-across-replicas"}
 _DONE = {NORMALIZATION: "batch normalization synchronized", RANDOM: "the same random numbers for the same examples"}
 _IN_ORDER = "the same random numbers for the same examples, ordered by replica"
-"""What was done to compare a program that sorts the examples of a replica by random numbers."""
+"""Description of the comparison for a program that sorts the examples of a replica by random numbers."""
 
 
 def wanted(report: Report, _names: Collection[str]) -> bool:

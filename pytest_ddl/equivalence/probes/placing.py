@@ -154,7 +154,7 @@ def _placements(reference: TrainingRecord, distributed: TrainingRecord) -> Mappi
 def _parts(
     placements: Mapping[int, Placement], operations: Mapping[int, str], in_loops: Collection[int]
 ) -> dict[int, Placement]:
-    """Return the placements of draws for a part of the examples, where each part has operations of its own."""
+    """Return the placements of draws for a part of the examples if each part has operations of its own."""
     alike: dict[tuple[str, Placement], list[int]] = {}
     for position, placement in sorted(placements.items()):
         if isinstance(placement, Rows) and placement.parts > 1 and position not in in_loops:
