@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -206,7 +206,7 @@ def tensor_float_32() -> Any:
     return getattr(config, "_pywrap_tensor_float_32_execution", None)
 
 
-def random_functions() -> Iterator[tuple[Any, str, str]]:
+def random_functions(names: Iterable[str]) -> Iterator[tuple[Any, str, str]]:
     """Yield ``(module, attribute, name)`` of every function by which Python code adds a random operation.
 
     ``tensorflow.python.ops.gen_*_ops`` (TF 2.4 to 2.21): the public functions (``tf.nn.dropout``, ``tf.random.*``,
@@ -218,10 +218,8 @@ def random_functions() -> Iterator[tuple[Any, str, str]]:
 
     for family in RANDOM_FAMILIES:
         module = module_of(f"ops.gen_{family}")
-        for name in RANDOM_FUNCTIONS:
-            if hasattr(module, name):
-                yield module, name, name
-    for name in RANDOM_FUNCTIONS:
+        yield from ((module, name, name) for name in names if hasattr(module, name))
+    for name in names:
         raw = "".join(part.capitalize() for part in name.split("_"))
         if hasattr(tf.raw_ops, raw):
             yield tf.raw_ops, raw, name
@@ -241,20 +239,6 @@ def cast_functions() -> Iterator[tuple[Any, str]]:
 RANDOM_FAMILIES = (
     "random_ops", "stateless_random_ops", "stateless_random_ops_v2", "stateful_random_ops", "candidate_sampling_ops",
     "image_ops", "random_index_shuffle_ops",
-)  # fmt: skip
-RANDOM_FUNCTIONS = (
-    "multinomial", "parameterized_truncated_normal", "random_gamma", "random_poisson", "random_poisson_v2",
-    "random_shuffle", "random_standard_normal", "random_uniform", "random_uniform_int", "truncated_normal",
-    "stateless_multinomial", "stateless_parameterized_truncated_normal", "stateless_random_binomial",
-    "stateless_random_gamma_v2", "stateless_random_gamma_v3", "stateless_random_normal", "stateless_random_normal_v2",
-    "stateless_random_poisson", "stateless_random_uniform", "stateless_random_uniform_v2",
-    "stateless_random_uniform_int", "stateless_random_uniform_int_v2", "stateless_shuffle",
-    "stateless_truncated_normal", "stateless_truncated_normal_v2", "stateful_random_binomial",
-    "stateful_standard_normal", "stateful_standard_normal_v2", "stateful_truncated_normal", "stateful_uniform",
-    "stateful_uniform_int", "fixed_unigram_candidate_sampler", "learned_unigram_candidate_sampler",
-    "log_uniform_candidate_sampler", "thread_unsafe_unigram_candidate_sampler", "uniform_candidate_sampler",
-    "random_crop", "sample_distorted_bounding_box", "sample_distorted_bounding_box_v2",
-    "stateless_sample_distorted_bounding_box", "random_index_shuffle",
 )  # fmt: skip
 
 

@@ -48,6 +48,11 @@ _BOXES = (
     "sample_distorted_bounding_box_v2",
     "stateless_sample_distorted_bounding_box",
 )
+FUNCTIONS = (
+    *_UNIFORM, *_NORMAL, *_TRUNCATED, *_BOUNDED, *_INTEGERS, *_SHUFFLES, *_CATEGORICAL, *_GAMMA, *_POISSON, *_BINOMIAL,
+    *_CANDIDATES, *_BOXES, "random_crop", "random_index_shuffle",
+)  # fmt: skip
+"""Functions of TensorFlow that add a random operation. Those for seeds (key and counter) are left out."""
 _BITS = {"float16": 11, "bfloat16": 8, "float32": 24}
 """Type -> number of bits of a uniform number below 1. Rounding to fewer bits could give 1."""
 

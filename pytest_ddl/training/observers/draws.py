@@ -87,7 +87,7 @@ class Draws(Observer):
     def installed(self) -> Iterator[None]:
         self._global_seed = adapter.tf_seed()
         with Replacements() as replaced:
-            functions = list(adapter.random_functions())
+            functions = list(adapter.random_functions(replaced_draws.FUNCTIONS))
             self._hidden = self._hidden or not functions
             for module, attribute, name in functions:
                 replaced.put(module, attribute, self._watching(name, getattr(module, attribute)))
