@@ -14,7 +14,8 @@ import random_programs as programs
 from pytest_ddl import check_training
 
 GIVEN = {"global_batch_size": 12, "steps": 4, "timeout": 170}
-DIFFERS = "random-stream-differs-across-replicas"
+TOLERATED = {"random-stream-differs-across-replicas", "random-stream-repeated-across-replicas"}
+"""Workers follow the global seed, which the plugin sets to the same value on all of them."""
 
 
 @pytest.mark.slow
@@ -44,7 +45,9 @@ DIFFERS = "random-stream-differs-across-replicas"
 def test_right_programs_pass(strategy, program):
     report = check_training(program, strategy, **GIVEN)
     assert report.passed, str(report)
-    assert [finding.cause for finding in report.approximations] == [DIFFERS]
+    causes = {finding.cause for finding in report.approximations}
+    assert causes
+    assert causes <= TOLERATED
 
 
 @pytest.mark.slow
