@@ -2,9 +2,8 @@
 
 Workers send only records to the checks. Records hold only NumPy arrays and plain values, so checks need no TensorFlow.
 
-Vocabulary: *step* 0 is the state at the first ``run.watch``, and step ``k`` is the state after the k-th training step.
-*replica* is the index in the global order of replicas (``replica_id_in_sync_group``). *rank* is the index of a worker
-process.
+*step* 0 is the state at the first ``run.watch``, and step ``k`` is the state after the k-th training step. *replica* is
+the index in the global order of replicas (``replica_id_in_sync_group``). *rank* is the index of a worker process.
 """
 
 from __future__ import annotations
@@ -372,8 +371,8 @@ class RankRecord:
     * ``unwatched``: names of variables that were trained and not watched;
     * ``trained_before``: number of steps that ran before the first watch; ``no_loop``: whether no loop or epoch began;
     * ``late``: :class:`StepRecord` of gradients after the last step, for one device and schedules of the program;
-    * ``widened``: half precision Keras dtype policies that a float64 or float32 run replaced;
-    * ``call_sites``: under a limit of steps, :class:`CallSite` -> whether it could run;
+    * ``widened``: replaced half precision policies of Keras; ``call_sites``: :class:`CallSite` -> whether it could run;
+    * ``evaluated``: for each evaluation on one device, names of metric variables, and their values after each batch;
     * ``fitted``: whether ``run.fit`` used a ``train_step`` or a ``loss_function`` of the program.
     """
 

@@ -41,7 +41,7 @@ class Parting:
 
 @dataclass(frozen=True)
 class _Skip:
-    """What a run does in a step whose gradient is not finite."""
+    """Reaction of a run to a gradient that is not finite."""
 
     moves: bool
     counted: tuple[float, ...]
