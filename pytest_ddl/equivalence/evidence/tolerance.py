@@ -39,6 +39,10 @@ of one example handled wrongly, ``|dW| / global batch``. (The effect is at least
 precision updates, because nothing smaller is visible.) Such a bound decides nothing, unless the difference is within
 the a-priori part and below that effect.
 
+*Standing still.* A variable that moves only by rounding, because its gradient cancels, shows no effect of one example.
+Its steps are no longer than ``2 * lambda`` times the distance of perturbed runs, which redraw every rounding error. A
+variable with longer steps does move, also if its bound is wider than its steps.
+
 *Decided before.* If the same program agrees with one device in float64, half precision is judged only for what float64
 cannot show: an overflow, a scale, a sum in the wrong type. Such a defect changes a step by a factor of two at least. A
 difference is then undecided only if its norm exceeds a quarter of the norm of the step (``GROSS``).
@@ -231,7 +235,8 @@ class Tolerance:
         """Return whether the reference changes a variable by more than rounding within the first ``steps`` steps."""
         if self._half is None:
             return any(
-                change > self.variable(index, at).value for at, change in enumerate(self._path(index)[: steps + 1])
+                change > self._still(self.variable(index, at).value, self._noise(index, at))
+                for at, change in enumerate(self._path(index)[: steps + 1])
             )
         # In half precision the bound grows with the change itself. It cannot show that a variable stands still.
         storage = unit_roundoff(self.reference.variables[index].dtype)
@@ -266,12 +271,20 @@ class Tolerance:
             shared = self._shared_noise(record.kind, step) * sum(path) if self._half else 0.0
             value += self.amplification * max(*noise, shared)
         largest_step = max(path, default=0.0)
-        if largest_step <= value:
+        if largest_step <= self._still(value, noise):
             # A variable that stands still by cancellation does not show the effect of one example. The other variables
             # go through the same sums, and they show it.
             largest_step = max([largest_step, *self._steps_of_trainables(step)])
         spacing = 2 * max(storage * scale, compute * largest_step if self._half else 0.0)
         return self._with_origin(value, len(noise), max(largest_step / self._batch, spacing), tight)
+
+    def _still(self, value: float, noise: Sequence[float]) -> float:
+        """Return the largest step of a variable that only rounding moves, given its bound and its measured noise.
+
+        The operands of every rounding differ between a perturbed run and the reference. So their distance is a sample
+        of the rounding error, as in half precision. A wide bound would take small steps for rounding.
+        """
+        return min(value, 2 * self.confidence * max(noise)) if noise and self._half is None else value
 
     def _with_origin(self, value: float, measured: int, effect: float, tight: float) -> Bound:
         """Build a bound with its origin and with advice on how to narrow it."""
