@@ -11,7 +11,7 @@ from simulated_training import Program, pair, simulate
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision, Tolerance, unit_roundoff
 from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise
-from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import GradientRecord, GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 
 def _judged(program: Program, **sins: object) -> tuple[str, bool]:
@@ -199,3 +199,21 @@ def test_a_slow_layer_is_not_taken_for_one_that_stands_still(factor: float, verd
     assert report.verdict == verdict, str(report)
     if verdict == "inconclusive":
         assert any("dense/bias" in doubt for doubt in report.inconclusive)
+
+
+@pytest.mark.parametrize(
+    ("sparse", "numbers", "length"),
+    [(True, 60, 60), (True, 24, 48), (True, 0, 12 * 30_000), (False, 60, 12 * 30_000)],
+    ids=["positions", "features", "not observed", "a dense gradient too"],
+)
+def test_rows_of_a_vocabulary_are_not_added_up(sparse: bool, numbers: int, length: int) -> None:
+    record = _with_a_slow_layer(simulate(Program(dtype="float32")))
+    (rank,) = record.ranks
+    index = len(rank.variables) - 1
+    given = {"values": {index: np.zeros((30_000, 1), np.float32)}, "sparse": frozenset({index} if sparse else ())}
+    gradients = (GradientRecord(0, GradientStage.COMPUTED, 0, **given),)
+    steps = tuple(
+        replace(step, gradients=gradients, batches=tuple(replace(b, numbers=numbers) for b in step.batches))
+        for step in rank.steps
+    )
+    assert Tolerance(replace(record, ranks=(replace(rank, steps=steps),))).length == length

@@ -28,6 +28,10 @@ result (its matrix products and convolutions do so). So two other terms replace 
   deviation. Only the change since the first step counts, because the perturbation itself is no rounding. All weights
   share the largest relative distance, because a single number may be close by chance.
 
+*Vocabularies.* The sums that a strategy takes in another order are those over the batch. Sums within one example, such
+as those of a softmax over a vocabulary, have the same terms on a replica as on one device. Perturbed runs redraw their
+rounding, and ``2 * lambda`` times the distance covers it. So the rows of an embedding table do not count in n.
+
 The type is the coarsest type of weights, layers and casts in the program; see
 :mod:`pytest_ddl.equivalence.evidence.arithmetic`.
 
@@ -67,7 +71,7 @@ from pytest_ddl.equivalence.evidence.arithmetic import (
 from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff as unit_roundoff
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude, norm
 from pytest_ddl.equivalence.evidence.slices import Slices
-from pytest_ddl.records import Array, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import Array, GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 FAILURE = 1e-9
 """Probability that one comparison of two trainings fails only because of rounding."""
@@ -407,5 +411,23 @@ def _global_batch(reference: TrainingRecord) -> int:
 
 
 def _reduction_length(reference: TrainingRecord, batch: int) -> int:
-    """Estimate the length of the longest sum from above: over the batch and over one dimension."""
-    return batch * max((size for variable in reference.variables for size in variable.shape), default=1)
+    """Estimate the length of the longest sum from above: over the batch and over one dimension.
+
+    No sum over examples runs over the rows of a table from which the program only takes rows. The gradient of a row is
+    a sum over the places in the batch that take it, and there are no more of them than numbers in the batch.
+    """
+    sizes = {size for variable in reference.variables for size in variable.shape}
+    longest = batch * max(sizes, default=1)
+    numbers = max((sum(b.numbers for b in reference.batches(s + 1)) for s in range(reference.num_steps)), default=0)
+    rows = {reference.variables[index].shape[0] for index in _tables(reference)}
+    if not rows or not numbers:
+        return longest
+    return min(longest, max(batch * max(sizes - rows, default=1), numbers))
+
+
+def _tables(reference: TrainingRecord) -> set[int]:
+    """Return the indices of the variables from which the program only takes rows: all their gradients are sparse."""
+    given = [gradient for rank in reference.ranks for step in rank.steps for gradient in step.gradients]
+    computed = [gradient for gradient in given if gradient.stage is GradientStage.COMPUTED]
+    sparse = {index for gradient in computed for index in gradient.sparse}
+    return sparse - {i for g in computed for i, value in g.values.items() if value is not None and i not in g.sparse}
