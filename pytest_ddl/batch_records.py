@@ -49,3 +49,5 @@ class BatchRecord:
     inputs: tuple[InputRecord, ...] = ()
     """All tensors of which the examples may consist, in the order of the arguments."""
     origin: BatchOrigin = BatchOrigin.ELEMENT
+    numbers: int = 0
+    """Count of numbers in the largest tensor of the examples; 0 if it was not observed."""

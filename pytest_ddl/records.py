@@ -371,8 +371,8 @@ class RankRecord:
     * ``unwatched``: names of variables that were trained and not watched;
     * ``trained_before``: number of steps that ran before the first watch; ``no_loop``: whether no loop or epoch began;
     * ``late``: :class:`StepRecord` of gradients after the last step, for one device and schedules of the program;
-    * ``widened``: half precision Keras dtype policies that a float64 or float32 run replaced;
-    * ``call_sites``: under a limit of steps, :class:`CallSite` -> whether it could run;
+    * ``widened``: replaced half precision policies of Keras; ``call_sites``: :class:`CallSite` -> whether it could run;
+    * ``evaluated``: for each evaluation on one device, names of metric variables, and their values after each batch;
     * ``fitted``: whether ``run.fit`` used a ``train_step`` or a ``loss_function`` of the program;
     * ``calls``: if the settings ask for it, the tensors of each call of a replica function, in order.
     """

@@ -36,6 +36,7 @@ class Digest:
     columns: tuple[tuple[int, ...], ...] = ()
     inputs: tuple[InputRecord, ...] = ()
     origin: BatchOrigin = BatchOrigin.ELEMENT
+    numbers: int = 0
 
 
 @dataclass
@@ -88,6 +89,7 @@ def _records(replica: int, events: _Events) -> list[BatchRecord]:
             seen.columns,
             seen.inputs,
             seen.origin,
+            seen.numbers,
         )
         for position, (seen, loss) in enumerate(events.batches)
     ]
@@ -147,6 +149,7 @@ def digest(parts: tuple[Part, ...], arrays: list[NDArray[Any]], origins: Origins
         tuple(plain[at] for at in examples) if len(examples) > 1 else (),
         tuple(InputRecord(shapes[at][:2], plain.get(at)) for at in counted),
         surest,
+        max(array.size for at in counted for array in given[at]),
     )
 
 

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.notes import NoteKind
+from pytest_ddl.records import Array
 from pytest_ddl.training import values
 from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.data import distribute, prepare, prepare_arrays
+from pytest_ddl.training.keras_objects import metric_variables
 from pytest_ddl.training.listener import StepListener, traces_of
 from pytest_ddl.training.settings import RunSettings
 
@@ -35,6 +37,7 @@ class Fitting:
         self._fixed = replace(settings, constant=False, repeat=False)
         """Settings for data that must end, because an evaluation consumes all of it."""
         self._strategy = strategy
+        self._evaluated: list[tuple[tuple[str, ...], tuple[tuple[Array, ...], ...]]] = []
 
     def fit(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call ``model.fit``, record after each batch, and stop at the step limit."""
@@ -52,6 +55,7 @@ class Fitting:
         callback = _callback(listener, model, self._strategy)
         # Last: after the program's own callbacks, which may change variables.
         options["callbacks"] = [*_as_list(options.get("callbacks")), callback]
+        options["callbacks"] += self._of_evaluations(model)
         follow = self._settings.follow is not None
         if (follow or self._settings.points) and not uses_coordinator(self._strategy):
             options["callbacks"].insert(0, _first_callback(listener, model, follow))
@@ -67,7 +71,11 @@ class Fitting:
     def evaluate(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call ``model.evaluate`` and record its result; a list or dict of numbers keeps its structure."""
         self._listener.begin_phase("evaluation")
-        found = model.evaluate(_given(self._fixed, data), **_options(self._settings, kwargs))
+        options = _options(self._settings, kwargs)
+        callbacks = [*_as_list(options.get("callbacks")), *self._of_evaluations(model)]
+        found = model.evaluate(
+            _given(self._fixed, data), **{**options, **({"callbacks": callbacks} if callbacks else {})}
+        )
         self._listener.end_phase("evaluation")
         self._listener.result("evaluate", _each(found, _number))
         self._listener.end_without_step()  # what an evaluation consumed belongs to no step
@@ -81,6 +89,30 @@ class Fitting:
         self._listener.result("predict", _each(found, values.copy_of))
         self._listener.end_without_step()
         return found
+
+    def _of_evaluations(self, model: Any) -> list[Any]:
+        """Return a callback that records the metrics of one device after each batch of an evaluation, or no callback.
+
+        What a strategy does to them is recomputed from these.
+        """
+        if not self._settings.is_reference:
+            return []
+        listener, evaluated = self._listener, self._evaluated
+
+        def on_test_begin(_self: Any, logs: Any = None) -> None:
+            evaluated.append(((), ()))
+
+        def on_test_batch_end(_self: Any, _batch: int, logs: Any = None) -> None:
+            variables = metric_variables(model)
+            state = tuple(np.array(values.copy_of(variable)) for variable in variables)
+            names = tuple(str(getattr(variable, "path", variable.name)) for variable in variables)
+            evaluated[-1] = (names, (*evaluated[-1][1], state))
+
+        def on_test_end(_self: Any, logs: Any = None) -> None:
+            listener.fact("evaluated", tuple(evaluated))
+
+        methods = {"on_test_begin": on_test_begin, "on_test_batch_end": on_test_batch_end, "on_test_end": on_test_end}
+        return [type("EvaluationCallback", (flavor_of(model).callbacks.Callback,), methods)()]
 
 
 def _options(settings: RunSettings, kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -173,6 +173,7 @@ def _layer_settings(layer: Any) -> dict[str, Any]:
         found["synchronized"] = True
     if "BatchNormalization" in type(layer).__name__:
         found.setdefault("synchronized", False)
+        found["by_keras"] = type(layer).__module__.split(".")[0] == "keras"
     if getattr(layer, "trainable", True) is False:
         found["trainable"] = False
     elif found:

@@ -405,8 +405,8 @@ class Recorder(StepListener):
         return self._steps[-1].snapshot if self._steps else {}
 
     def _rescales(self, item: Watched) -> bool:
-        asked = self._settings.loss_scale_factor != 1.0 and self._settings.attempt == 1
-        return asked and item.variable is not None and item.record.is_loss_scale
+        asked = self._settings.loss_scale_factor != 1.0 and self._settings.attempt == 1 and item.variable is not None
+        return asked and (item.record.is_loss_scale or item.record.index in self._settings.loss_scales)
 
     def _rescale(self, item: Watched) -> None:
         if self._rescales(item):

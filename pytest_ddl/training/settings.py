@@ -107,6 +107,8 @@ class RunSettings:
     inject: tuple[Injection, ...] = ()
     loss_scale_factor: float = 1.0
     """Factor that multiplies loss scales before the first step, or when the first step created them."""
+    loss_scales: tuple[int, ...] = ()
+    """Indices of watched variables that are loss scales, in addition to those whose names say so."""
     constant: bool = False
     """True to give every step the first global batch and learning rate 0, so that all steps report the same numbers."""
     still: bool = False

@@ -10,11 +10,19 @@ from simulated_training import Program, simulate
 
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.checks.seed import ACROSS_REPLICAS
+from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.known.catalogue import KNOWN, recognized
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
-from pytest_ddl.records import DrawRecord, ErrorRecord, LayerRecord, TrainingRecord
+from pytest_ddl.records import (
+    DrawRecord,
+    ErrorRecord,
+    LayerRecord,
+    TrainingRecord,
+    VariableKind,
+    VariableRecord,
+)
 
 VERSIONS = {"keras": "3.15.1", "tensorflow": "2.21.0"}
 REPLICAS = 2
@@ -104,7 +112,9 @@ def test_another_defect_beside_it_fails() -> None:
     assert report.findings[0].cause == "gradient-scaled-by-replica-count", str(report)
 
 
-LAYER = LayerRecord("norm", "BatchNormalization", {"synchronized": False, "trainable": True})
+LAYER = LayerRecord(
+    "norm", "BatchNormalization", {"synchronized": False, "trainable": True, "by_keras": True, "momentum": 0.9}
+)
 
 
 def _normalized(layer: LayerRecord, name: str = "norm/moving_mean") -> Report:
@@ -129,6 +139,97 @@ def test_moving_statistics_fail_with_a_fix_for_keras() -> None:
     assert "Use keras.layers.BatchNormalization(synchronized=True)" in str(report.findings[0].fix)
     assert 'expect={"mirrored": {"state-not-aggregated": "the reason"}}' in str(report)
     assert "Keras 3" not in str(_normalized(LAYER, "norm/seen").findings[0].fix)
+
+
+def _with_statistics(replicas: int, *wrong: str, layer: LayerRecord = LAYER) -> TrainingRecord:
+    """Return a record with moving statistics of which every replica keeps those of its own examples.
+
+    :param wrong: ``own`` for another state that differs over replicas too, ``shifted`` for a mean of something else.
+    """
+    record = simulate(Program(replicas=replicas, state_local="own" in wrong))
+    first = len(record.variables)
+    names = ("norm/moving_mean", "norm/moving_variance")
+    added = tuple(
+        VariableRecord(first + i, name, VariableKind.STATE, (3,), "float64", distributed=replicas > 1)
+        for i, name in enumerate(names)
+    )
+    inputs = np.random.default_rng(5).normal(size=(len(record.ranks[0].steps), 12, 3))
+    values = [[np.zeros(3), np.ones(3)] for _replica in range(replicas)]
+
+    def snapshot() -> dict[int, tuple[np.ndarray, ...]]:
+        return {first + i: tuple(value[i].copy() for value in values) for i in (0, 1)}
+
+    (rank,) = record.ranks
+    initial, steps = {**rank.initial, **snapshot()}, []
+    for step, rows in zip(rank.steps, inputs, strict=True):
+        for value, part in zip(values, np.split(rows, replicas), strict=True):
+            shift = 0.5 if "shifted" in wrong and replicas > 1 else 0.0
+            value[0] = 0.9 * value[0] + 0.1 * (part.mean(axis=0) + shift)
+            value[1] = 0.9 * value[1] + 0.1 * part.var(axis=0)
+        steps.append(replace(step, snapshot={**step.snapshot, **snapshot()}))
+    changed = replace(rank, variables=(*rank.variables, *added), initial=initial, steps=tuple(steps))
+    return _with(replace(record, ranks=(changed,)), layers=(layer,))
+
+
+def test_moving_statistics_of_each_replica_are_recognized() -> None:
+    report = judge(_with_statistics(1), _with_statistics(REPLICAS))
+    assert report.verdict == "known", str(report)
+    assert {behavior.id for behavior in report.known_behaviors} == {"keras-batch-normalization"}
+    assert "synchronized=True" in str(report)
+
+
+@pytest.mark.parametrize("wrong", ["own", "shifted"])
+def test_a_wrong_state_beside_moving_statistics_fails(wrong: str) -> None:
+    report = judge(_with_statistics(1, wrong), _with_statistics(REPLICAS, wrong))
+    assert report.verdict == "fail", str(report)
+    layer = "ema" if wrong == "own" else "norm"
+    assert {str(finding.variable).split("/")[0] for finding in report.findings} == {layer}
+
+
+@pytest.mark.parametrize("changes", [{"by_keras": False}, {"synchronized": True}])
+def test_moving_statistics_of_another_layer_are_not_recognized(changes: dict[str, bool]) -> None:
+    layer = replace(LAYER, settings={**LAYER.settings, **changes})
+    assert judge(_with_statistics(1, layer=layer), _with_statistics(REPLICAS, layer=layer)).verdict == "fail"
+
+
+def test_runs_on_the_examples_of_each_replica_show_moving_statistics_behind_others() -> None:
+    """The inputs of a second layer are not those of one device, so that its statistics do not add up to them."""
+    reference, distributed = _with_statistics(1), _with_statistics(REPLICAS, "shifted")
+    (rank,) = distributed.ranks
+    alone = {}
+    for replica in range(REPLICAS):
+        steps = tuple(
+            replace(step, snapshot={i: parts[replica : replica + 1] for i, parts in step.snapshot.items()})
+            for step in rank.steps
+        )
+        alone[replica] = replace(reference, ranks=(replace(reference.ranks[0], steps=steps),))
+    assert judge(reference, distributed, slices=Slices(1, alone)).verdict == "known"
+    swapped = dict(zip(alone, reversed(alone.values()), strict=True))
+    assert judge(reference, distributed, slices=Slices(1, swapped)).verdict == "fail"
+
+
+def _evaluated(value: float, step: int = 3) -> Report:
+    """Return the report of an evaluation of two batches with 6 and 4 examples, and sums of losses 3 and 6."""
+    states = tuple((np.asarray(total), np.asarray(count)) for total, count in ((3.0, 6.0), (9.0, 10.0)))
+    evaluation = (("loss/total", "loss/count"), states)
+    results = {"results": {"evaluate": [0.9]}, "result_steps": {"evaluate": step}}
+    reference = _with(simulate(Program()), facts={"evaluated": (evaluation,)}, **results)
+    distributed = replace(simulate(Program(replicas=REPLICAS)), strategy="central_storage[replicas=2]")
+    return judge(reference, _with(distributed, **{**results, "results": {"evaluate": [value]}}))
+
+
+def test_an_evaluation_that_sums_its_metrics_again_is_recognized() -> None:
+    assert _evaluated(0.9).verdict == "pass"
+    for step in (0, 3):
+        report = _evaluated((2 * 3 + 6) / (2 * 6 + 4), step)
+        assert report.verdict == "known", str(report)
+        assert [behavior.id for behavior in report.known_behaviors] == ["keras-metrics-central-storage"]
+
+
+def test_another_result_of_an_evaluation_is_not_recognized() -> None:
+    report = _evaluated(0.8)
+    assert report.verdict == "fail", str(report)
+    assert report.findings[0].cause == "metric-wrong"
 
 
 KERAS = "/venv/site-packages/keras/src/utils/traceback_utils.py"

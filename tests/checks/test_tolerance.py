@@ -11,7 +11,7 @@ from simulated_training import Program, pair, simulate
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision, Tolerance, unit_roundoff
 from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise
-from pytest_ddl.records import TrainingRecord
+from pytest_ddl.records import GradientRecord, GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 
 def _judged(program: Program, **sins: object) -> tuple[str, bool]:
@@ -161,3 +161,59 @@ def test_training_before_the_first_watch_leaves_rounding_and_hides_no_difference
     assert judged(8 * ulp, before=0) == ["initial-weights-differ"]
     assert judged(8 * ulp, before=4) == []
     assert judged(1e5 * ulp, before=4) == ["initial-weights-differ"]
+
+
+def _with_a_slow_layer(record: TrainingRecord, factor: float = 1.0) -> TrainingRecord:
+    """Return a record with a vocabulary, which widens all bounds, and with a bias that moves very little."""
+    (rank,) = record.ranks
+    index = len(rank.variables)
+    words = VariableRecord(
+        index, "words", VariableKind.FROZEN, (30_000, 1), "float32", distributed=record.num_replicas > 1
+    )
+    table = (np.zeros((30_000, 1), np.float32),) * record.num_replicas
+    start = np.ones(3)  # like the scale of a normalization
+    moved = [np.asarray(rank.initial[1][0], np.float64)] + [
+        np.asarray(s.snapshot[1][0], np.float64) for s in rank.steps
+    ]
+    # What is lost in rounding to float32 stands for the noise.
+    values = [(start + 1e-4 * factor * (value - moved[0])).astype(np.float32) for value in moved]
+    if record.perturbation:
+        values = [value + np.float32(2.0**-23) for value in values]
+    added = [{1: (value,) * record.num_replicas, index: table} for value in values]
+    steps = tuple(
+        replace(step, snapshot={**step.snapshot, **more}) for step, more in zip(rank.steps, added[1:], strict=True)
+    )
+    changed = replace(rank, variables=(*rank.variables, words), initial={**rank.initial, **added[0]}, steps=steps)
+    return replace(record, ranks=(changed,))
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (1.24, "inconclusive"), (1.47, "inconclusive")])
+def test_a_slow_layer_is_not_taken_for_one_that_stands_still(factor: float, verdict: str) -> None:
+    program = Program(replicas=2, dtype="float32")
+    reference, distributed = pair(program)
+    noise = [_with_a_slow_layer(simulate(Program(dtype="float32", perturbation=p))) for p in (1, 2, 3)]
+    reference = _with_a_slow_layer(reference)
+    report = judge(reference, _with_a_slow_layer(distributed, factor), noise, checks=["STEP-EQ", "MOVES"])
+    steps = max(abs(np.asarray(reference.value(1, s)) - np.asarray(reference.value(1, s - 1))).max() for s in (1, 2, 3))
+    assert steps < Tolerance(reference, noise).variable(1, 3).value
+    assert report.verdict == verdict, str(report)
+    if verdict == "inconclusive":
+        assert any("dense/bias" in doubt for doubt in report.inconclusive)
+
+
+@pytest.mark.parametrize(
+    ("sparse", "numbers", "length"),
+    [(True, 60, 60), (True, 24, 48), (True, 0, 12 * 30_000), (False, 60, 12 * 30_000)],
+    ids=["positions", "features", "not observed", "a dense gradient too"],
+)
+def test_rows_of_a_vocabulary_are_not_added_up(sparse: bool, numbers: int, length: int) -> None:
+    record = _with_a_slow_layer(simulate(Program(dtype="float32")))
+    (rank,) = record.ranks
+    index = len(rank.variables) - 1
+    given = {"values": {index: np.zeros((30_000, 1), np.float32)}, "sparse": frozenset({index} if sparse else ())}
+    gradients = (GradientRecord(0, GradientStage.COMPUTED, 0, **given),)
+    steps = tuple(
+        replace(step, gradients=gradients, batches=tuple(replace(b, numbers=numbers) for b in step.batches))
+        for step in rank.steps
+    )
+    assert Tolerance(replace(record, ranks=(replace(rank, steps=steps),))).length == length

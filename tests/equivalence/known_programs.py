@@ -143,3 +143,49 @@ def shared_metrics_and_a_gradient_that_is_too_large_from_step_3(run: Any) -> Non
         model.build((None, FEATURES))
     run.watch(model=model)
     run.fit(model, _set(run, *_arrays()), epochs=2)
+
+
+def normalized(run: Any) -> None:
+    """Two batch normalizations, of which the second one gets other inputs than on one device."""
+    block = lambda: [LAYERS.Dense(8), LAYERS.BatchNormalization(), LAYERS.ReLU()]  # noqa: E731
+    _fit(run, lambda: [*block(), *block()])
+
+
+def normalized_and_synchronized(run: Any) -> None:
+    """Apply the workaround."""
+    _fit(run, lambda: [LAYERS.Dense(8), LAYERS.BatchNormalization(synchronized=True), LAYERS.ReLU()])
+
+
+class MeanOfInputs(keras.layers.Layer):
+    """Layer that keeps the mean of its replica's inputs: a mistake of the program."""
+
+    def build(self, shape: Any) -> None:
+        self.mean = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False, name="mean")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        if training:
+            self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(x, axis=0))
+        return x
+
+
+def normalized_and_a_state_of_the_program(run: Any) -> None:
+    _fit(run, lambda: [MeanOfInputs(), LAYERS.Dense(8), LAYERS.BatchNormalization(), LAYERS.ReLU()])
+
+
+def evaluated_with_shared_metrics(run: Any, by_copy: bool = False) -> None:
+    x, y = _arrays()
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), LAYERS.Dense(4), LAYERS.Dense(1)])
+        model.compile("sgd", "mse", metrics=["mae"])
+    run.watch(model=model)
+    if by_copy:
+        model = keras.models.clone_model(model)
+        model.compile(loss="mse", metrics=["mae"])
+    else:
+        run.fit(model, _set(run, x, y), validation_data=_set(run, x[:20], y[:20]))
+    run.evaluate(model, _set(run, x, y))
+
+
+def evaluated_by_a_copy(run: Any) -> None:
+    """Apply the workaround."""
+    evaluated_with_shared_metrics(run, by_copy=True)

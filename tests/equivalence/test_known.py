@@ -28,7 +28,9 @@ REPEATED, SCALED = "random-stream-repeated-across-replicas", "gradient-scaled-by
         ("mirrored", programs.noise, DROPOUT),
         ("mirrored", loops.keras_dropout, DROPOUT),
         ("mirrored", programs.positions, "keras-squares-of-parts"),
+        ("mirrored", programs.normalized, "keras-batch-normalization"),
         ("central_storage", programs.shared_metrics, "keras-metrics-central-storage"),
+        ("central_storage", programs.evaluated_with_shared_metrics, "keras-metrics-central-storage"),
         ("mirrored", programs.strings, "keras-fit-strings"),
         ("mirrored", programs.one_example, "keras-fit-unequal-parts"),
         ("multi_worker_mirrored", programs.dropout, "keras-fit-multi-worker"),
@@ -49,6 +51,7 @@ def test_what_keras_does_by_itself_is_recognized(strategy, program, known):
         ("mirrored", programs.dropout_and_noise_of_the_program, REPEATED),
         ("mirrored", programs.dropout_and_a_gradient_that_is_too_large, SCALED),
         ("mirrored", programs.positions_and_a_gradient_that_is_too_large, SCALED),
+        ("mirrored", programs.normalized_and_a_state_of_the_program, "state-not-aggregated"),
         ("central_storage", programs.shared_metrics_and_a_gradient_that_is_too_large, SCALED),
     ],
 )
@@ -57,6 +60,15 @@ def test_a_mistake_of_the_program_fails_beside_it(strategy, program, cause):
     assert report.verdict == "fail", str(report)
     assert report.findings[0].cause == cause, str(report)
     assert report.findings[0].known is None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "program"),
+    [("mirrored", programs.normalized_and_synchronized), ("central_storage", programs.evaluated_by_a_copy)],
+)
+def test_a_workaround_helps(strategy, program):
+    report = check_training(program, strategy, **GIVEN)
+    assert report.verdict == "pass", str(report)
 
 
 def test_a_mistake_that_shows_after_a_known_behavior_is_the_headline():

@@ -244,7 +244,8 @@ def _state(comparison: Comparison, sound: int, seen: _Seen) -> None:
             message = f"the metric state {pair.theirs.name} differs from one device after step {step}"
             evidence = resummed(reference, distributed, pair, step, value.bound.value)
             found = _finding(value, distributed.ranks[0], distributed.num_replicas, message, evidence=evidence)
-            seen.findings.append(replace(found, variable=pair.theirs.name))
+            others = tuple(other.theirs.name for other, _value in wrong[1:])
+            seen.findings.append(replace(found, variable=pair.theirs.name, others=others))
             return
 
 

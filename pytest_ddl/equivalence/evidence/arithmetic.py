@@ -29,20 +29,27 @@ def unit_roundoff(dtype: str) -> float:
 
 def half_precision(record: TrainingRecord) -> str | None:
     """Name the coarsest half precision type in which a run computes; ``None`` if there is none."""
-    used = {
+    used = _types(record)
+    return next((name for name in _HALF if name in used), None)
+
+
+def uses_float16(record: TrainingRecord) -> bool:
+    """Return whether a run computes in float16, whose numbers overflow long before those of the other types."""
+    return "float16" in _types(record)
+
+
+def _types(record: TrainingRecord) -> set[str]:
+    """Return the types of the weights, the layers and the casts of a run."""
+    return {
         *(v.dtype for v in record.variables if v.kind in (VariableKind.TRAINABLE, VariableKind.FROZEN)),
         *(str(layer.settings.get("compute_dtype")) for rank in record.ranks[:1] for layer in rank.layers),
         *(name for rank in record.ranks[:1] for name in rank.casts),
     }
-    return next((name for name in _HALF if name in used), None)
 
 
 def compute_roundoff(reference: TrainingRecord) -> float:
     """Return the roundoff of the coarsest arithmetic in the program: of its weights, its layers or its casts."""
-    weights = [v.dtype for v in reference.variables if v.kind in (VariableKind.TRAINABLE, VariableKind.FROZEN)]
-    layers = [str(layer.settings.get("compute_dtype")) for rank in reference.ranks[:1] for layer in rank.layers]
-    casts = [name for rank in reference.ranks[:1] for name in rank.casts]
-    return max((unit_roundoff(dtype) for dtype in (*weights, *layers, *casts)), default=0.0)
+    return max(map(unit_roundoff, _types(reference)), default=0.0)
 
 
 def longest_chain(reference: TrainingRecord) -> int:

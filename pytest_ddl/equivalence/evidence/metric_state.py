@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,7 +11,7 @@ import numpy as np
 from pytest_ddl.equivalence.evidence.arrays import Float, difference
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import of_kind
-from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import Array, TrainingRecord, VariableKind, VariableRecord
 
 
 @dataclass(frozen=True)
@@ -105,24 +106,28 @@ def state_agrees(comparison: Comparison, step: int) -> bool:
 
 
 def growth(reference: TrainingRecord, index: int, step: int, replicas: int) -> Float | None:
-    """Return the value of a variable if each update first sums the value that the replicas already share.
+    """Return the value of a variable if each update first sums the value that the replicas already share."""
+    return grown([reference.value(index, at) for at in range(step + 1)], replicas)
+
+
+def grown(values: Sequence[Array | None], replicas: int) -> Float | None:
+    """Return the last of the values of a variable if each update first sums the value that the replicas already share.
 
     ``assign(value + x)`` on N replicas, combined by a sum, makes N x value plus the x of all replicas.
     """
-    grown: Float | None = None
-    for at in range(step + 1):
-        value = reference.value(index, at)
+    total: Float | None = None
+    for value in values:
         if value is None:
             return None
         now = np.asarray(value, np.float64)
-        if grown is None:
-            grown, before = now, now
+        if total is None:
+            total, before = now, now
             continue
         # A value that fell was reset, because an epoch begins anew.
         added = now - before if np.all(now >= before) else now
-        grown = (replicas * grown if np.all(now >= before) else 0.0) + added
+        total = (replicas * total if np.all(now >= before) else 0.0) + added
         before = now
-    return grown
+    return total
 
 
 def resummed(reference: TrainingRecord, distributed: TrainingRecord, pair: Pair, step: int, slack: float) -> str | None:

@@ -28,6 +28,10 @@ result (its matrix products and convolutions do so). So two other terms replace 
   deviation. Only the change since the first step counts, because the perturbation itself is no rounding. All weights
   share the largest relative distance, because a single number may be close by chance.
 
+*Vocabularies.* The sums that a strategy takes in another order are those over the batch. Sums within one example, such
+as those of a softmax over a vocabulary, have the same terms on a replica as on one device. Perturbed runs redraw their
+rounding, and ``2 * lambda`` times the distance covers it. So the rows of an embedding table do not count in n.
+
 The type is the coarsest type of weights, layers and casts in the program; see
 :mod:`pytest_ddl.equivalence.evidence.arithmetic`.
 
@@ -38,6 +42,10 @@ They count as steps that changed as much as the observed steps.
 of one example handled wrongly, ``|dW| / global batch``. (The effect is at least the spacing of the format and of half
 precision updates, because nothing smaller is visible.) Such a bound decides nothing, unless the difference is within
 the a-priori part and below that effect.
+
+*Standing still.* A variable that moves only by rounding, because its gradient cancels, shows no effect of one example.
+Its steps are no longer than ``2 * lambda`` times the distance of perturbed runs, which redraw every rounding error. A
+variable with longer steps does move, also if its bound is wider than its steps.
 
 *Decided before.* If the same program agrees with one device in float64, half precision is judged only for what float64
 cannot show: an overflow, a scale, a sum in the wrong type. Such a defect changes a step by a factor of two at least. A
@@ -63,7 +71,7 @@ from pytest_ddl.equivalence.evidence.arithmetic import (
 from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff as unit_roundoff
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude, norm
 from pytest_ddl.equivalence.evidence.slices import Slices
-from pytest_ddl.records import Array, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import Array, GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 FAILURE = 1e-9
 """Probability that one comparison of two trainings fails only because of rounding."""
@@ -231,7 +239,8 @@ class Tolerance:
         """Return whether the reference changes a variable by more than rounding within the first ``steps`` steps."""
         if self._half is None:
             return any(
-                change > self.variable(index, at).value for at, change in enumerate(self._path(index)[: steps + 1])
+                change > self._still(self.variable(index, at).value, self._noise(index, at))
+                for at, change in enumerate(self._path(index)[: steps + 1])
             )
         # In half precision the bound grows with the change itself. It cannot show that a variable stands still.
         storage = unit_roundoff(self.reference.variables[index].dtype)
@@ -266,12 +275,20 @@ class Tolerance:
             shared = self._shared_noise(record.kind, step) * sum(path) if self._half else 0.0
             value += self.amplification * max(*noise, shared)
         largest_step = max(path, default=0.0)
-        if largest_step <= value:
+        if largest_step <= self._still(value, noise):
             # A variable that stands still by cancellation does not show the effect of one example. The other variables
             # go through the same sums, and they show it.
             largest_step = max([largest_step, *self._steps_of_trainables(step)])
         spacing = 2 * max(storage * scale, compute * largest_step if self._half else 0.0)
         return self._with_origin(value, len(noise), max(largest_step / self._batch, spacing), tight)
+
+    def _still(self, value: float, noise: Sequence[float]) -> float:
+        """Return the largest step of a variable that only rounding moves, given its bound and its measured noise.
+
+        The operands of every rounding differ between a perturbed run and the reference. So their distance is a sample
+        of the rounding error, as in half precision. A wide bound would take small steps for rounding.
+        """
+        return min(value, 2 * self.confidence * max(noise)) if noise and self._half is None else value
 
     def _with_origin(self, value: float, measured: int, effect: float, tight: float) -> Bound:
         """Build a bound with its origin and with advice on how to narrow it."""
@@ -394,5 +411,23 @@ def _global_batch(reference: TrainingRecord) -> int:
 
 
 def _reduction_length(reference: TrainingRecord, batch: int) -> int:
-    """Estimate the length of the longest sum from above: over the batch and over one dimension."""
-    return batch * max((size for variable in reference.variables for size in variable.shape), default=1)
+    """Estimate the length of the longest sum from above: over the batch and over one dimension.
+
+    No sum over examples runs over the rows of a table from which the program only takes rows. The gradient of a row is
+    a sum over the places in the batch that take it, and there are no more of them than numbers in the batch.
+    """
+    sizes = {size for variable in reference.variables for size in variable.shape}
+    longest = batch * max(sizes, default=1)
+    numbers = max((sum(b.numbers for b in reference.batches(s + 1)) for s in range(reference.num_steps)), default=0)
+    rows = {reference.variables[index].shape[0] for index in _tables(reference)}
+    if not rows or not numbers:
+        return longest
+    return min(longest, max(batch * max(sizes - rows, default=1), numbers))
+
+
+def _tables(reference: TrainingRecord) -> set[int]:
+    """Return the indices of the variables from which the program only takes rows: all their gradients are sparse."""
+    given = [gradient for rank in reference.ranks for step in rank.steps for gradient in step.gradients]
+    computed = [gradient for gradient in given if gradient.stage is GradientStage.COMPUTED]
+    sparse = {index for gradient in computed for index in gradient.sparse}
+    return sparse - {i for g in computed for i, value in g.values.items() if value is not None and i not in g.sparse}

@@ -32,8 +32,10 @@ def unmoved(record: TrainingRecord) -> Iterator[tuple[VariableRecord, int, str]]
         return
     computed = {step: total(by_replica(record, step, GradientStage.COMPUTED)) for step in steps}
     applied = {step: total(by_replica(record, step, GradientStage.APPLIED)) for step in steps}
+    # A program may leave out the whole update if one gradient is not finite.
+    finite = [step for step in steps if all(map(all_finite, computed[step].values()))]
     for variable in still:
-        visible = [step for step in steps if _large(record, variable, step, computed[step], moving[step])]
+        visible = [step for step in finite if _large(record, variable, step, computed[step], moving[step])]
         if not visible or any(rate_of(record, step) == 0.0 for step in visible):
             continue
         size = magnitude(computed[visible[0]][variable.index])
@@ -43,7 +45,7 @@ def unmoved(record: TrainingRecord) -> Iterator[tuple[VariableRecord, int, str]]
             yield variable, given[0], f"{reached} and was handed to the optimizer"
         elif any(variable.index in handed for handed in applied.values()):
             continue  # handed over as zeros: held back on purpose
-        elif visible == list(steps) and all(_companions(record, variable, s) & moving[s] for s in visible):
+        elif visible == finite and all(_companions(record, variable, s) & moving[s] for s in visible):
             yield variable, visible[0], f"{reached}, and others of the same gradient call move in every step"
         elif not any(moving.values()) and all(counted_updates(record, step) for step in visible):
             yield variable, visible[0], f"{reached}, the optimizer counts an update, and no watched weight moves"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
+from pytest_ddl.equivalence.evidence.moving_statistics import is_moving_statistic
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
 from pytest_ddl.records import GradientStage, TrainingRecord
 
@@ -73,7 +74,7 @@ def fix_of_sums(finding: Finding, results: Sequence[CheckResult], distributed: T
 
 def fix_in_keras(finding: Finding, distributed: TrainingRecord) -> str | None:
     """Return a fix that a program of Keras 3 can apply, or ``None`` if the usual one of the cause fits."""
-    if finding.cause == "state-not-aggregated" and _is_moving_statistic(finding.variable or "", distributed):
+    if finding.cause == "state-not-aggregated" and is_moving_statistic(distributed, finding.variable or ""):
         return _STATISTICS
     fitted: Mapping[str, bool] = next(
         (rank.facts["fitted"] for rank in distributed.ranks if "fitted" in rank.facts), {}
@@ -86,17 +87,3 @@ def fix_in_keras(finding: Finding, distributed: TrainingRecord) -> str | None:
     divided = finding.ratio is not None and abs(finding.ratio * distributed.num_replicas - 1) <= _SHARE
     wrong = finding.cause in ("reported-loss-wrong", "metric-wrong") or (finding.check == LOSS_EQ and divided)
     return _LOGS if shown and wrong and fitted.get("train_step") else None
-
-
-def _is_moving_statistic(variable: str, record: TrainingRecord) -> bool:
-    """Return whether a variable belongs to a batch normalization of Keras 3 that is not synchronized."""
-    *path, name = variable.split("/")
-    plain = [
-        layer.name
-        for rank in record.ranks[:1]
-        for layer in rank.layers
-        if layer.type == "BatchNormalization"
-        and layer.settings.get("synchronized") is False
-        and "keras" in rank.versions
-    ]
-    return name in ("moving_mean", "moving_variance") and bool(path) and path[-1] in plain

@@ -11,6 +11,7 @@ from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.known.behavior import KnownBehavior
 from pytest_ddl.equivalence.known.limits import is_limit
 from pytest_ddl.equivalence.known.random_streams import is_seed_generator
+from pytest_ddl.equivalence.known.replica_statistics import is_of_replicas
 from pytest_ddl.equivalence.known.shared_metrics import is_summed_again
 from pytest_ddl.equivalence.known.sparse_squares import is_squares_of_parts
 from pytest_ddl.records import TrainingRecord
@@ -46,6 +47,17 @@ _ENTRIES = (
         _REPLICAS,
     ),
     KnownBehavior(
+        "keras-batch-normalization",
+        "Keras 3 gives every replica moving statistics of its own in BatchNormalization, never combines them, and "
+        "saves those of the first replica",
+        ("state-not-aggregated",),
+        "Use keras.layers.BatchNormalization(synchronized=True): one mean and one variance for all replicas.",
+        "https://keras.io/api/layers/normalization_layers/batch_normalization/",
+        is_of_replicas,
+        {"keras": _KERAS_3},
+        ("mirrored", "multi_worker_mirrored"),
+    ),
+    KnownBehavior(
         "keras-squares-of-parts",
         "Adam and RMSprop of Keras 3 square the replicas' parts of a sparse gradient one by one, so that rows that all "
         "replicas use (positional embeddings) move by another step than on one device",
@@ -62,7 +74,8 @@ _ENTRIES = (
         "Keras 3 lets the replicas share the state of a metric under central storage, and sums it over them again in "
         "every update",
         ("reported-loss-wrong", "metric-wrong"),
-        "Compute the metrics with model.evaluate outside of the strategy. The weights are right.",
+        "The weights are right. Evaluate a copy that is made and compiled outside of strategy.scope(): "
+        "copy = keras.models.clone_model(model), then copy.set_weights(model.get_weights()).",
         "",
         is_summed_again,
         {"keras": ">=3.7,<3.16"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -10,9 +11,9 @@ from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.metric_state import combined, growth, means, pairs
+from pytest_ddl.equivalence.evidence.metric_state import combined, grown, growth, means, pairs
 from pytest_ddl.equivalence.evidence.observe import shared_steps
-from pytest_ddl.equivalence.evidence.results import returned
+from pytest_ddl.equivalence.evidence.results import Returned, returned
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.records import TrainingRecord
@@ -26,10 +27,18 @@ def is_summed_again(
 ) -> bool:
     """Return whether all state of metrics grows as if it was summed again, and gives the value that was found.
 
+    An evaluation is recomputed from the metrics of one device after each of its batches.
+
     From the first step on in which weights differ, metrics differ because of the weights too. So only the steps before
     that one count, and a difference that is found later is not recognized.
     """
-    if finding.check not in (LOSS_EQ, METRIC_EQ) or not finding.step or distributed.num_replicas < 2:
+    if finding.check not in (LOSS_EQ, METRIC_EQ) or distributed.num_replicas < 2:
+        return False
+    evaluated = _of_evaluations(finding, distributed)
+    if evaluated:
+        given = list(_means_of_evaluations(reference, distributed.num_replicas))
+        return all(any(_is_close(np.asarray(value), *mean) for mean in given) for value in evaluated)
+    if not finding.step:
         return False
     watched = pairs(reference, distributed)
     wrong = Comparison(reference, distributed, tolerance).differences().step
@@ -69,6 +78,31 @@ def _shown(finding: Finding, record: TrainingRecord) -> Iterator[tuple[int | Non
         for result in returned(rank).values():
             if finding.check == METRIC_EQ and result.name == name and result.kind == "fit":
                 yield from ((None, value) for value in np.ravel(result.value).tolist())
+
+
+def _of_evaluations(finding: Finding, record: TrainingRecord) -> list[float]:
+    """Return the numbers that evaluations gave under the name of a finding; empty for anything else."""
+    if finding.check != METRIC_EQ:
+        return []
+    results = [result for rank in record.ranks for result in returned(rank).values() if result.name == finding.variable]
+    return [float(value) for result in results if _is_of_evaluation(result) for value in np.ravel(result.value)]
+
+
+def _is_of_evaluation(result: Returned) -> bool:
+    return result.kind == "evaluate" or (result.kind == "fit" and result.name.split("/")[-1].startswith("val_"))
+
+
+def _means_of_evaluations(reference: TrainingRecord, replicas: int) -> Iterator[tuple[Float, str]]:
+    """Yield the means, with their types, that evaluations give if every batch sums the state of metrics again."""
+    for rank in reference.ranks:
+        for names, states in rank.facts.get("evaluated", ()):
+            histories = [[np.zeros_like(values[0]), *values] for values in zip(*states, strict=True)]
+            for (name, totals), (other, counts) in pairwise(zip(names, histories, strict=True)):
+                if not (name.endswith("total") and other.endswith("count")):
+                    continue
+                total, count = grown(totals, replicas), grown(counts, replicas)
+                if total is not None and count is not None and total.shape == count.shape == () and count:
+                    yield np.asarray(total / count), totals[-1].dtype.name
 
 
 def _means(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> Iterator[Float]:

@@ -21,7 +21,7 @@ from pytest_ddl.equivalence.findings import Reason
 from pytest_ddl.equivalence.probes.follow import states_of
 from pytest_ddl.equivalence.probes.registry import PROBES
 from pytest_ddl.equivalence.probes.repeating import timed
-from pytest_ddl.equivalence.runs.alignment import align
+from pytest_ddl.equivalence.runs.alignment import Aligned, align
 from pytest_ddl.equivalence.runs.arguments import check_arguments
 from pytest_ddl.equivalence.runs.program import Program, TrainFunction
 from pytest_ddl.equivalence.runs.references import ReferenceStore
@@ -32,8 +32,10 @@ from pytest_ddl.equivalence.runs.slices import (
     slices_to_recompute,
     uneven_parts,
 )
+from pytest_ddl.equivalence.runs.smaller_scales import judged_without_overflow
 from pytest_ddl.equivalence.runs.sums import with_sums
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise, require
+from pytest_ddl.equivalence.verdict.overflows import parting
 from pytest_ddl.equivalence.verdict.own_precision import judged_in_own_precision, replaced_policies
 from pytest_ddl.equivalence.verdict.single_precision import is_of_single_precision
 from pytest_ddl.messages import summary
@@ -179,7 +181,8 @@ class PlainComparison:
         if settings.follow is not None and not reference.errors:
             settings = replace(settings, states=states_of(reference, distributed, settings.follow))
             reference = self.program.reference(settings)
-        report = with_sums(self.judged(reference, distributed, settings), settings, self.program)
+        report = self._without_overflow(replace(runs, reference=reference, settings=settings))
+        report = with_sums(report, settings, self.program)
         if precision == "auto" and settings.precision == "float64" and is_of_single_precision(report):
             return self.in_precision("float32" if replaced_policies(reference) else "native")
         if reference.refused is not None and not reference.errors:
@@ -217,6 +220,18 @@ class PlainComparison:
             return reference, settings
         plain = replace(settings, without_strategy=True)
         return replace(self.program.reference(plain), refused=reference.errors[0][1]), plain
+
+    def _without_overflow(self, runs: Aligned) -> Report:
+        """Judge two runs. If a gradient overflowed on one side only, also run both with a smaller loss scale."""
+        parted = parting(runs.reference, runs.distributed)
+        if parted is None:
+            return self.judged(runs.reference, runs.distributed, runs.settings)
+        plain = self.decide(runs.reference, runs.distributed)
+
+        def judged(again: Aligned) -> Report:
+            return timed(plain, self.judged(again.reference, again.distributed, again.settings))
+
+        return judged_without_overflow(runs, parted, self.program, judged)
 
     def judged(self, reference: TrainingRecord, distributed: TrainingRecord, settings: RunSettings) -> Report:
         """Judge two runs. Rounding noise is measured, and causes are recomputed, only if the verdict needs it."""
