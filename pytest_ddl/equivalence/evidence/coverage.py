@@ -54,6 +54,16 @@ def coverage(reference: TrainingRecord, distributed: TrainingRecord) -> Coverage
     return None
 
 
+def unseen_examples(reference: TrainingRecord, distributed: TrainingRecord) -> int | None:
+    """Return the first step whose examples were observed on one side only, if both sides observed those of others."""
+    steps = range(1, shared_steps(reference, distributed) + 1)
+    for by in ("ids", "contents"):
+        seen = [tuple(_examples(record, at, by) is not None for record in (reference, distributed)) for at in steps]
+        if (True, True) in seen:
+            return next((step for step, (ours, theirs) in zip(steps, seen, strict=True) if ours is not theirs), None)
+    return None
+
+
 def _over_all_steps(reference: TrainingRecord, distributed: TrainingRecord, found: Coverage) -> Coverage:
     """Judge all steps of both runs if the data of one run ended earlier and is batched differently.
 
