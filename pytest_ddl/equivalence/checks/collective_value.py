@@ -52,9 +52,8 @@ def check_collective_value(reference: TrainingRecord, distributed: TrainingRecor
     if missing is not None:
         reason = f"the reductions of step {missing} were not recorded under the strategy, those of other steps were"
         return inconclusive(CHECK, reason)
-    return passed(
-        CHECK, f"{len(paired)} reductions give the sum or mean of the inputs of {distributed.num_replicas} replica(s)"
-    )
+    replicas = f"{distributed.num_replicas} replica{'s' if distributed.num_replicas > 1 else ''}"
+    return passed(CHECK, f"{len(paired)} reductions give the sum or mean of the inputs of {replicas}")
 
 
 def _requested(record: TrainingRecord, step: int) -> Iterator[_Reduction]:
