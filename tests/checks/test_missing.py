@@ -151,3 +151,11 @@ def test_examples_of_one_step_that_are_missing_are_a_doubt() -> None:
     nameless = tuple(replace(batch, example_ids=None) for batch in distributed.ranks[0].steps[1].batches)
     result = judged(check_data_cover, reference, on_step(distributed, 2, batches=nameless))
     assert result.outcome is Outcome.INCONCLUSIVE
+
+
+def test_examples_of_one_replica_that_are_missing_are_a_doubt() -> None:
+    reference, distributed = pair(Program(batches=(12,)), replicas=2)
+    first, second = distributed.ranks[0].steps[0].batches
+    batches = (first, replace(second, example_ids=None))
+    result = judged(check_data_cover, reference, on_step(distributed, 1, batches=batches))
+    assert result.outcome is Outcome.INCONCLUSIVE

@@ -20,10 +20,11 @@ import numpy as np
 
 from pytest_ddl import records
 from pytest_ddl.equivalence.evidence.slices import Pairing, Slices
+from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.strategies.spec import Capabilities
 
 ROOT = Path(__file__).parents[2]
-_ALL = (*vars(records).values(), Capabilities, Pairing, Slices)
+_ALL = (*vars(records).values(), Capabilities, NoteKind, Pairing, Slices)
 CLASSES = {kind.__name__: kind for kind in _ALL if isinstance(kind, type) and is_dataclass(kind)}
 ENUMS = {kind.__name__: kind for kind in _ALL if isinstance(kind, type) and issubclass(kind, Enum)}
 
@@ -71,6 +72,9 @@ class _Writer:
     def encoded(self, value: Any) -> Any:
         if isinstance(value, Enum):
             return {"e": [type(value).__name__, value.value]}
+        if isinstance(value, Note):
+            # By the name of its kind: the value is a text, which may be reworded.
+            return {"n": [value.kind.name, without_places(value)]}
         if isinstance(value, str):
             return str(without_places(value))
         if value is None or type(value) in (bool, int, float):
@@ -153,8 +157,15 @@ def _enum(inner: list[Any], _arrays: object) -> Enum:
     return kind(inner[1])
 
 
+def _note(inner: list[str], _arrays: object) -> Note:
+    if inner[0] not in NoteKind.__members__:
+        raise StaleRecordError(f"no kind of note {inner[0]}")
+    return Note(NoteKind[inner[0]], inner[1])
+
+
 _DECODERS: dict[str, Callable[[Any, list[np.ndarray[Any, Any]]], Any]] = {
     "e": _enum,
+    "n": _note,
     "a": lambda inner, arrays: arrays[inner],
     "g": lambda inner, arrays: arrays[inner][()],
     "b": lambda inner, _arrays: bytes.fromhex(inner),

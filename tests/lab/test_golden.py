@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import GradientRecord, GradientStage, RankRecord, StepRecord
 from tests.checks.simulated_training import Program, pair
 from tests.lab import codec, golden, walk
@@ -57,7 +58,14 @@ class Larger(StepRecord):
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     gradient = GradientRecord(1, GradientStage.APPLIED, 0, {3: np.arange(3.0), 4: None}, frozenset({3}))
     rank = RankRecord(0, "worker:0", (0, 1), steps=(StepRecord(1, float("nan"), gradients=(gradient,)),))
-    facts = {"words": ["a", ("b",)], "number": np.float32(1.5), "text": np.array(["x"], object), "path": Path("p")}
+    note = Note(NoteKind.BATCHES, "not seen")
+    facts = {
+        "note": note,
+        "words": ["a", ("b",)],
+        "number": np.float32(1.5),
+        "text": np.array(["x"], object),
+        "path": Path("p"),
+    }
     codec.dump((rank, facts), tmp_path / "file")
     read, read_facts = codec.load(tmp_path / "file")
     step = read.steps[0]
@@ -66,6 +74,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert step.gradients[0].sparse == frozenset({3})
     np.testing.assert_array_equal(step.gradients[0].values[3], np.arange(3.0))
     assert step.gradients[0].values[4] is None
+    assert (read_facts["note"].kind, read_facts["note"]) == (NoteKind.BATCHES, "not seen")
     assert read_facts["words"] == ["a", ("b",)]
     assert read_facts["number"].dtype == np.float32
     assert read_facts["text"].tolist() == ["x"]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.records import TrainingRecord, VariableRecord
 
 
@@ -70,7 +71,8 @@ def _below(value: Any, path: Path, kind: str, variables: tuple[VariableRecord, .
             yield from _below(item, (*path, Item(position)), kind, variables)
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            named = f"{kind}[{key}]" if kind == "RankRecord.facts" else kind
+            own_meaning = kind == "RankRecord.facts" or key == RUNNING_MEAN
+            named = f"{kind}[{key}]" if own_meaning else kind
             if of_variables(value):
                 named = f"{kind}[{kind_of(variables, key)}]"
             yield from _below(item, (*path, Key(key)), named, variables)

@@ -74,6 +74,7 @@ def check_gradient_equality(
         return not_applicable(CHECK, "gradients were not recorded in both runs")
     diverged = comparison.differences().step
     last = comparison.steps if diverged is None else diverged - 1
+    failed_early = bool(reference.errors or distributed.errors)
     shows_scale = _shows_scale(comparison, last)
     compared = 0
     for index in range(1, last + 1):
@@ -85,7 +86,7 @@ def check_gradient_equality(
             if not ours and not theirs:
                 continue
             if list(ours) != [0] or sorted(theirs) != list(range(distributed.num_replicas)):
-                if _unrecorded(distributed):
+                if failed_early or _unrecorded(distributed):
                     continue
                 where = f"on replica(s) {', '.join(map(str, sorted(theirs)))}" if theirs else "on one device"
                 reason = f"the gradients {_SHOWN[stage]} in step {index} were recorded only {where}"
