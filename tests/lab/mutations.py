@@ -279,7 +279,7 @@ def _has(value: Any, size: int) -> bool:
 
 
 def _same(left: Any, right: Any) -> bool:
-    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+    if isinstance(left, np.ndarray | np.generic) and isinstance(right, np.ndarray | np.generic):
         floating = np.issubdtype(left.dtype, np.inexact) and np.issubdtype(right.dtype, np.inexact)
         return left.shape == right.shape and bool(np.array_equal(left, right, equal_nan=bool(floating)))
     if type(left) is not type(right):
@@ -326,6 +326,7 @@ def within_bounds(subject: Subject, fraction: float, seed: int = 0) -> TrainingR
                 before = moved_before = rank.initial.get(index)
             if before is not None and _same(before, parts):
                 # No arithmetic has touched it since, so no rounding has.
+                latest[name, index] = before, moved_before
                 return moved_before
             place = Place((*start, Item(step - 1), Field("StepRecord", name), Key(index), Item(0)), parts[0], "")
             size = _room(subject, place) if _may_move(record, index) else 0.0
