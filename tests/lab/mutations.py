@@ -43,7 +43,8 @@ def mutants(subject: Subject, place: Place) -> Iterator[Mutant]:
     def mutant(operator: str, make: Callable[[], TrainingRecord]) -> Mutant:
         return Mutant(operator, place.kind, place.path, make)
 
-    if is_leaf(place.value):
+    # A number that is not finite has no other value that is wrong: checks compare only whether both runs have one.
+    if is_leaf(place.value) and not _is_lost(place.value):
         yield mutant("change", lambda: put(record, place.path, changed))
         if len(alike) > 1:
             yield mutant("change everywhere", lambda: _each(record, alike, changed))
@@ -161,6 +162,14 @@ def _is_float(value: Any) -> bool:
         return bool(np.isfinite(value))
     floating = isinstance(value, np.ndarray | np.generic) and np.issubdtype(value.dtype, np.floating)
     return bool(floating and np.size(value) and np.all(np.isfinite(value)))
+
+
+def _is_lost(value: Any) -> bool:
+    """Return whether some number is not finite."""
+    floating = isinstance(value, float | np.ndarray | np.generic) and np.issubdtype(
+        np.asarray(value).dtype, np.floating
+    )
+    return floating and not bool(np.all(np.isfinite(value)))
 
 
 def _is_component(place: Place) -> bool:
