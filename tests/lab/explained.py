@@ -88,6 +88,8 @@ _NOT_QUANTITIES: Mapping[str, Sequence[str]] = {
         "ReductionRecord.op",
         "ReductionRecord.dtype",
         "GradientRecord.sparse",
+        "GradientRecord.summed",
+        "BatchRecord.origin",
         "DrawRecord.dtype",
         "DrawRecord.shape",
         "DrawRecord.distinct",
