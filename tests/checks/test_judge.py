@@ -320,6 +320,7 @@ INVARIANTS = [
     "COLL-VALUE",
     "NONFINITE",
     "CLIP",
+    "GRAD-EQ",
     "ACCUM",
     "PERF",
     "PS",

@@ -20,7 +20,7 @@ RIGHT = LayoutRecord((), (), (), MESH)
 KERNEL = LayoutRecord(("model", "unsharded"), ("model", "unsharded"), (2, 3), MESH)
 
 
-def laid_out(kernel: LayoutRecord = KERNEL, facts: dict[str, Any] | None = None) -> Report:
+def laid_out(kernel: LayoutRecord | None = KERNEL, facts: dict[str, Any] | None = None) -> Report:
     reference, distributed = pair(Program(replicas=1))
     (rank,) = distributed.ranks
     variables = tuple(
@@ -80,3 +80,7 @@ def test_variables_without_a_layout_do_not_pass() -> None:
         outcome(judge(reference, replace(distributed, strategy="model_parallel", capabilities=SHARDED)))
         is Outcome.INCONCLUSIVE
     )
+
+
+def test_one_variable_without_a_layout_is_a_doubt() -> None:
+    assert outcome(laid_out(None)) is Outcome.INCONCLUSIVE

@@ -361,12 +361,32 @@ def negatives_are_those_of_the_replica(run, sin):
     loops.train(run, replica_step)
 
 
+def mean_per_replica_hidden_by_the_sign_of_lion(run, sin):
+    with run.strategy.scope():
+        model = loops.perceptron()
+        optimizer = keras.optimizers.Lion(0.01)
+        optimizer.build(model.trainable_variables)
+    run.watch(model=model)  # the slots of the optimizer would show the scale
+
+    def replica_step(batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            losses = loops.squared_errors(model, x, y)
+            loss = tf.reduce_mean(losses) if sin else loops.average(run, losses)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss if not sin else loss / run.num_replicas
+
+    loops.train(run, replica_step)
+
+
 SCALED, INVERSE = "gradient-scaled-by-replica-count", "gradient-scaled-by-inverse-replica-count"
 PLANTED = (
     planted(
         "A01", loss_is_a_mean_per_replica, SCALED, strategies=(*REPLICAS, "mirrored[replicas=4]", "central_storage")
     ),
     planted("A01 B36", mean_per_replica_hidden_by_adam, SCALED),
+    planted("A01", mean_per_replica_hidden_by_the_sign_of_lion, SCALED),
     planted("A01", cross_entropy_is_a_mean_per_replica, SCALED),
     planted("A03", custom_train_step_does_not_scale_its_loss, SCALED, strategies=("mirrored",)),
     planted("A04", regularisation_is_added_by_every_replica, "regularization-scaled-by-replica-count"),

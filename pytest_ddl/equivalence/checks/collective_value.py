@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
-from pytest_ddl.equivalence.outcomes import failed, not_applicable, not_observed, passed
+from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, not_observed, passed
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, ReductionRecord, TrainingRecord
 
@@ -29,36 +30,53 @@ class _Reduction:
 
 def check_collective_value(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
     """Reduce the recorded inputs again, in a type wide enough to lose nothing, and compare the results."""
-    if distributed.num_replicas < 2:
-        return not_applicable(CHECK, "there is one replica")
-    found = list(_reductions(distributed))
-    if not found:
-        if any(step.reductions for rank in distributed.ranks for step in rank.steps):
-            return not_applicable(CHECK, "the replicas requested different reductions, so they cannot be paired")
+    requested = [place for step in range(1, distributed.num_steps + 1) for place in _requested(distributed, step)]
+    paired = [place for place in requested if _is_whole(distributed, place)]
+    if not requested:
+        if distributed.num_replicas < 2:
+            return not_applicable(CHECK, "there is one replica")
         observed = any(rank.steps for rank in distributed.ranks)
-        reason = (
-            "the program reduces nothing by itself"
-            if observed
-            else not_observed(distributed, "reductions were", NoteKind.REDUCTIONS)
-        )
-        return not_applicable(CHECK, reason)
-    findings = [finding for item in found for finding in [_judge(reference, item)] if finding is not None]
+        reason = not_observed(distributed, "reductions were", NoteKind.REDUCTIONS)
+        return not_applicable(CHECK, "the program reduces nothing by itself" if observed else reason)
+    if not paired:
+        return not_applicable(CHECK, "the replicas requested different reductions, so they cannot be paired")
+    findings = [finding for item in paired for finding in [_judge(reference, item)] if finding is not None]
     if findings:
         return failed(CHECK, findings[:1])
-    return passed(
-        CHECK, f"{len(found)} reductions give the sum or mean of the inputs of {distributed.num_replicas} replicas"
-    )
+    if len(paired) < len(requested):
+        alone = next(place for place in requested if place not in paired)
+        who = ", ".join(str(part.replica) for part in alone.parts)
+        reason = f"reduction {alone.position + 1} of step {alone.step} was recorded only on replica {who}"
+        return inconclusive(CHECK, reason)
+    missing = _missing(reference, distributed)
+    if missing is not None:
+        reason = f"the reductions of step {missing} were not recorded under the strategy, those of other steps were"
+        return inconclusive(CHECK, reason)
+    replicas = f"{distributed.num_replicas} replica{'s' if distributed.num_replicas > 1 else ''}"
+    return passed(CHECK, f"{len(paired)} reductions give the sum or mean of the inputs of {replicas}")
 
 
-def _reductions(record: TrainingRecord) -> Iterator[_Reduction]:
-    """Yield the reductions that were recorded on every replica."""
-    for step in range(1, record.num_steps + 1):
-        reductions = [item for rank in record.ranks for item in rank.steps[step - 1].reductions]
-        for position in sorted({item.position for item in reductions}):
-            parts = tuple(sorted((i for i in reductions if i.position == position), key=lambda item: item.replica))
-            alike = len({(item.op, item.dtype, item.given.shape) for item in parts}) == 1
-            if alike and [item.replica for item in parts] == list(range(record.num_replicas)):
-                yield _Reduction(step, position, parts)
+def _requested(record: TrainingRecord, step: int) -> Iterator[_Reduction]:
+    """Yield the reductions of a step, each with all replicas that requested it."""
+    reductions = [item for rank in record.ranks for item in rank.steps[step - 1].reductions]
+    for position in sorted({item.position for item in reductions}):
+        parts = sorted((item for item in reductions if item.position == position), key=lambda item: item.replica)
+        yield _Reduction(step, position, tuple(parts))
+
+
+def _is_whole(record: TrainingRecord, reduction: _Reduction) -> bool:
+    """Return whether a reduction was recorded on every replica, with inputs that can be added up."""
+    alike = len({(item.op, item.dtype, item.given.shape) for item in reduction.parts}) == 1
+    return alike and [item.replica for item in reduction.parts] == list(range(record.num_replicas))
+
+
+def _missing(reference: TrainingRecord, distributed: TrainingRecord) -> int | None:
+    """Return the first step that has fewer reductions than on one device, if any other step has as many."""
+    steps = range(1, shared_steps(reference, distributed) + 1)
+    pairs = [tuple(len(list(_requested(record, step))) for record in (reference, distributed)) for step in steps]
+    if not any(ours and ours == theirs for ours, theirs in pairs):
+        return None
+    return next((step for step, (ours, theirs) in zip(steps, pairs, strict=True) if theirs < ours), None)
 
 
 def _judge(reference: TrainingRecord, item: _Reduction) -> Finding | None:

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import fix_of
-from pytest_ddl.equivalence.evidence.coverage import Coverage, Examples, Order, altered_tensors, coverage, step_of_batch
+from pytest_ddl.equivalence.evidence.coverage import (
+    Coverage,
+    Examples,
+    Order,
+    altered_tensors,
+    coverage,
+    step_of_batch,
+    unseen_examples,
+)  # fmt: skip
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import lone_ids
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
@@ -28,6 +36,10 @@ def check_data_cover(
     if shared_steps(reference, distributed) == 0:
         return no_steps(CHECK, distributed, reference)
     found = coverage(reference, distributed)
+    unseen = unseen_examples(reference, distributed) if found is None else None
+    if unseen is not None:
+        reason = f"the examples of step {unseen} were observed on one side only, and those of other steps on both"
+        return inconclusive(CHECK, reason)
     if found is None:
         one_sided = lone_ids(reference, distributed)
         if one_sided is not None:

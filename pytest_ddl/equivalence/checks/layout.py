@@ -28,6 +28,9 @@ def check_layout(reference: TrainingRecord, distributed: TrainingRecord, toleran
         return failed(CHECK, findings)
     if judged == 0:
         return inconclusive(CHECK, "no watched variable has a layout: make them in run.strategy.scope()")
+    without = [v.name for rank in distributed.ranks for v in rank.variables if v.layout is None]
+    if without:
+        return inconclusive(CHECK, f"no layout of {', '.join(without[:3])} was recorded")
     sharded = sum(any(_axes(v.layout)) for rank in distributed.ranks for v in rank.variables if v.layout)
     return passed(CHECK, f"{judged} variables, {sharded} of them sharded")
 

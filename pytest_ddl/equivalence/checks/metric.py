@@ -220,10 +220,12 @@ def _state(comparison: Comparison, sound: int, seen: _Seen) -> None:
     """Compare the variables of metrics, read by their declared aggregation."""
     reference, distributed = comparison.records
     watched = pairs(reference, distributed)
-    for step in range(1, sound + 1):
+    for step in range(sound + 1):
         wrong = []
-        alike = counted_by_replica(comparison, step)
+        alike = counted_by_replica(comparison, step) if step else ()
         for pair in watched:
+            if not step and (pair.ours.since or pair.theirs.since):
+                continue
             if pair.ours.index in alike:
                 seen.compared += 1
                 continue
@@ -241,7 +243,8 @@ def _state(comparison: Comparison, sound: int, seen: _Seen) -> None:
                 wrong.append((pair, value))
         if wrong:
             pair, value = wrong[0]
-            message = f"the metric state {pair.theirs.name} differs from one device after step {step}"
+            when = f"after step {step}" if step else "before the first step"
+            message = f"the metric state {pair.theirs.name} differs from one device {when}"
             evidence = resummed(reference, distributed, pair, step, value.bound.value)
             found = _finding(value, distributed.ranks[0], distributed.num_replicas, message, evidence=evidence)
             others = tuple(other.theirs.name for other, _value in wrong[1:])

@@ -52,10 +52,13 @@ def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord
         # Counters do not depend on the weights. So different weights do not excuse a different counter.
         limit = last if kind is VariableKind.SLOT else steps
         found = comparison.differences((kind,), 1, limit)
-        compared += found.compared
+        before = comparison.differences((kind,), 0, 0)
+        compared += found.compared + before.compared
         if found.undecided is not None:
             reasons.append(wide(found.undecided))
-        if found.first and kind is VariableKind.SLOT:
+        if before.first and not found.first:
+            findings.append(_initial(before.first[0], kind))
+        elif found.first and kind is VariableKind.SLOT:
             findings.append(_slot(comparison, found.first[0], found.step == diverged))
         elif found.first:
             findings.append(_counter(comparison, found.first[0], kind))
@@ -100,6 +103,11 @@ def _outdated_rate(comparison: Comparison) -> list[Finding]:
                 )
             ]
     return []
+
+
+def _initial(place: Place, kind: VariableKind) -> Finding:
+    message = f"the optimizer's {place.variable.name} differs from one device before the first step"
+    return finding_at(CHECK, place, message, _CAUSES.get(kind, "optimizer-state-mismatch"))
 
 
 def _counter(comparison: Comparison, place: Place, kind: VariableKind) -> Finding:

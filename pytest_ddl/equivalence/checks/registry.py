@@ -16,6 +16,7 @@ from pytest_ddl.equivalence.checks.clip import check_clip
 from pytest_ddl.equivalence.checks.collective_log import check_collective_log
 from pytest_ddl.equivalence.checks.collective_value import check_collective_value
 from pytest_ddl.equivalence.checks.data_cover import check_data_cover
+from pytest_ddl.equivalence.checks.gradient_equality import check_gradient_equality
 from pytest_ddl.equivalence.checks.layout import check_layout
 from pytest_ddl.equivalence.checks.lint import check_lint
 from pytest_ddl.equivalence.checks.liveness import check_liveness
@@ -128,6 +129,13 @@ CHECKS: tuple[Check, ...] = (
         "weights equal one device if a batch does not split evenly",
         "snapshots and batch sizes",
         Role.UPDATES,
+    ),
+    Check(
+        "GRAD-EQ",
+        check_gradient_equality,
+        "gradients of the replicas combine to those of one device, also if equal weights hide them",
+        "gradients and snapshots",
+        Role.GRADIENTS,
     ),
     Check(
         "REPLICA-EQ",

@@ -28,6 +28,10 @@ def changed_afterwards(check: str, comparison: Comparison, kinds: Sequence[Varia
     """
     found = _first_difference(check, comparison, kinds)
     if found is None:
+        tasks = [rank.task for rank in comparison.distributed.ranks if rank.final is None]
+        ended = all(rank.final is not None for rank in comparison.reference.ranks)
+        if tasks and ended and not comparison.distributed.errors:
+            return inconclusive(check, f"the values at the end of the program were not recorded on {', '.join(tasks)}")
         return None
     partly = {index for rank in (*comparison.reference.ranks, *comparison.distributed.ranks) for index in rank.cut_off}
     names = [v.name for v in of_kind(comparison.reference, *_VALUES) if v.index in partly and not read_locally(v)]

@@ -9,7 +9,7 @@ from enum import Enum
 
 from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.tolerance import FAILURE
-from pytest_ddl.records import TrainingRecord
+from pytest_ddl.records import BatchRecord, TrainingRecord
 
 Examples = Counter[int | str]
 _DISTINCT = 0.5
@@ -52,6 +52,25 @@ def coverage(reference: TrainingRecord, distributed: TrainingRecord) -> Coverage
             found = _coverage(observed, by, _is_one_batch_for_all(reference, distributed, by))
             return _over_all_steps(reference, distributed, found)
     return None
+
+
+def unseen_examples(reference: TrainingRecord, distributed: TrainingRecord) -> int | None:
+    """Return the first step whose examples were observed only in part, and those of other steps or replicas were.
+
+    The result is ``None`` if a run leaves all examples unobserved.
+    """
+    steps = range(1, shared_steps(reference, distributed) + 1)
+    for by in ("ids", "contents"):
+        seen = [tuple(_examples(record, at, by) is not None for record in (reference, distributed)) for at in steps]
+        partly = [ours and any(_names(batch, by) for batch in distributed.batches(at))
+                  for at, (ours, _theirs) in zip(steps, seen, strict=True)]  # fmt: skip
+        if any(partly):
+            return next((step for step, (ours, theirs) in zip(steps, seen, strict=True) if ours is not theirs), None)
+    return None
+
+
+def _names(batch: BatchRecord, by: str) -> Sequence[int | str] | None:
+    return batch.example_ids if by == "ids" else batch.fingerprints
 
 
 def _over_all_steps(reference: TrainingRecord, distributed: TrainingRecord, found: Coverage) -> Coverage:
@@ -233,7 +252,7 @@ def _examples(record: TrainingRecord, step: int, by: str) -> Examples | None:
         return None
     found: Examples = Counter()
     for batch in batches:
-        names = batch.example_ids if by == "ids" else batch.fingerprints
+        names = _names(batch, by)
         if names is None and batch.size:
             return None
         found.update(names or ())

@@ -251,8 +251,10 @@ def _moves_by_multiples(comparison: Comparison, variable: VariableRecord) -> boo
         if solved is None:
             return False
         factors.append((solved.values[-1], solved.slack[-1]))
+    if len(factors) < 2:
+        return False
     (first, error), *others = factors
-    return bool(others) and all(abs(value - first) <= error + more for value, more in others)
+    return all(abs(value - first) <= error + more for value, more in others)
 
 
 def _used(record: TrainingRecord, index: int, step: int) -> Float | None:

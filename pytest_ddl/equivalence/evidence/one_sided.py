@@ -79,18 +79,30 @@ def lone_ids(reference: TrainingRecord, distributed: TrainingRecord) -> str | No
 
 
 def lone_variables(reference: TrainingRecord, distributed: TrainingRecord, kinds: Sequence[VariableKind]) -> str | None:
-    """Name a watched variable that only one side recorded after some step, or return ``None`` if there is none."""
+    """Name a watched variable that only one side recorded at some time, or return ``None`` if there is none.
+
+    A variable that lacks the component of a replica counts as well: the others do not show its value.
+    """
     pairs = list(zip(of_kind(reference, *kinds), of_kind(distributed, *kinds), strict=False))
     steps = shared_steps(reference, distributed)
     for ours, theirs in pairs:
+        since = max(ours.since, theirs.since)
         for rank in distributed.ranks:
             if not any(variable.index == theirs.index for variable in rank.variables):
                 continue
-            for step in range(max(ours.since, theirs.since) + 1, steps + 1):
+            snapshots = [rank.initial, *(step.snapshot for step in rank.steps)]
+            numbers = [len(snapshot.get(theirs.index, ())) for snapshot in snapshots]
+            for step in range(since + 1 if since else 0, steps + 1):
                 here = reference.value(ours.index, step) is not None
-                if here is not bool(rank.steps[step - 1].snapshot.get(theirs.index)):
+                when = f"after step {step}" if step else "before the first step"
+                if here is not bool(numbers[step]):
                     where = "on one device" if here else f"under the strategy ({rank.task})"
-                    return f"{ours.name} was recorded {where} only after step {step}"
+                    return f"{ours.name} was recorded {where} only {when}"
+                if numbers[step] not in (0, max(numbers)):
+                    return (
+                        f"{ours.name} was recorded on {numbers[step]} of {max(numbers)} replicas only {when} "
+                        f"({rank.task})"
+                    )
     return None
 
 

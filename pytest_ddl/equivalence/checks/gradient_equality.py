@@ -1,0 +1,156 @@
+"""GRAD-EQ: the recorded gradients of the replicas combine to those of one device, also if the weights hide it.
+
+Equal weights do not show equal gradients: an optimizer may ignore their scale, a limit may cut it off, and a program
+may not apply them. The gradients of a step are compared if it began and ended with equal weights. Otherwise the
+diagnosis of the weights reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence import gradients
+from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude
+from pytest_ddl.equivalence.evidence.comparison import Comparison
+from pytest_ddl.equivalence.evidence.effective import settings_of
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Grounds
+from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, passed
+from pytest_ddl.notes import NoteKind
+from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind
+
+CHECK = "GRAD-EQ"
+_SHOWN = {GradientStage.COMPUTED: "computed by the tape", GradientStage.APPLIED: "handed to the optimizer"}
+
+_LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Gradients of one stage in one step, of one device and of every replica."""
+
+    index: int
+    stage: GradientStage
+    own: Mapping[int, Float]
+    parts: Mapping[int, Mapping[int, Float]]
+    bounds: Mapping[int, float]
+    """Variable -> largest difference that rounding explains in the sum over the replicas."""
+
+    def factor(self, scale: float) -> float:
+        """Return the largest difference of the scaled sum from one device, in units of its bound."""
+        total = gradients.total(self.parts)
+        return self._worst({index: scale * value for index, value in total.items()})
+
+    def each(self) -> float:
+        """Return the largest difference of the gradient of a replica from one device, in units of its bound."""
+        return max(self._worst(part) for part in self.parts.values())
+
+    def _worst(self, values: Mapping[int, Float]) -> float:
+        return max((self._excess(values, index) for index in self.bounds), default=0.0)
+
+    def _excess(self, values: Mapping[int, Float], index: int) -> float:
+        actual, desired = values.get(index), self.own.get(index)
+        # A variable without a gradient does not move, like one whose gradient is zero.
+        left = np.zeros_like(desired) if actual is None and desired is not None else actual
+        right = np.zeros_like(actual) if desired is None and actual is not None else desired
+        assert left is not None
+        assert right is not None
+        error = difference(left, right).error
+        return 0.0 if error == 0.0 else error / self.bounds[index] if self.bounds[index] else np.inf
+
+
+def check_gradient_equality(
+    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
+) -> CheckResult:
+    """Add up the gradients of the replicas in each step with equal weights, and compare the sum with one device."""
+    comparison = Comparison(reference, distributed, tolerance)
+    if comparison.steps == 0:
+        return no_steps(CHECK, distributed, reference)
+    if not (gradients.observed(reference) and gradients.observed(distributed)):
+        return not_applicable(CHECK, "gradients were not recorded in both runs")
+    diverged = comparison.differences().step
+    last = comparison.steps if diverged is None else diverged - 1
+    failed_early = bool(reference.errors or distributed.errors)
+    shows_scale = _shows_scale(comparison, last)
+    compared = 0
+    for index in range(1, last + 1):
+        # One device took over the strategy's values after such a step, because they differ.
+        if index in reference.taken_over:
+            continue
+        for stage in GradientStage:
+            ours, theirs = (gradients.by_replica(record, index, stage) for record in (reference, distributed))
+            if not ours and not theirs:
+                continue
+            if list(ours) != [0] or sorted(theirs) != list(range(distributed.num_replicas)):
+                if failed_early or _unrecorded(distributed):
+                    continue
+                where = f"on replica(s) {', '.join(map(str, sorted(theirs)))}" if theirs else "on one device"
+                reason = f"the gradients {_SHOWN[stage]} in step {index} were recorded only {where}"
+                return inconclusive(CHECK, reason)
+            step = _Step(index, stage, ours[0], theirs, dict(_bounds(tolerance, index, ours[0], theirs)))
+            if not all(all_finite(value) for part in (step.own, *theirs.values()) for value in part.values()):
+                continue  # check NONFINITE judges such steps
+            compared += len(step.bounds)
+            if not _is_right(step, shows_scale):
+                return _wrong(step, tolerance)
+    if not compared:
+        return not_applicable(CHECK, "the weights differ from the first step with gradients on: see STEP-EQ")
+    return passed(CHECK, f"{compared} gradients of {distributed.num_replicas} replica(s), up to step {last}")
+
+
+def _unrecorded(record: TrainingRecord) -> bool:
+    """Return whether a rank says that it did not record all gradients, for example because they are too large."""
+    return any(note.kind is NoteKind.GRADIENTS for rank in record.ranks for note in rank.notes)
+
+
+def _bounds(
+    tolerance: Tolerance, step: int, own: Mapping[int, Float], parts: Mapping[int, Mapping[int, Float]]
+) -> Iterator[tuple[int, float]]:
+    """Yield each variable with the bound on the sum of its gradients over the replicas."""
+    every = [own, *parts.values()]
+    for index in sorted({index for part in every for index in part}):
+        scale = max(magnitude(part[index]) for part in every if index in part)
+        yield index, len(parts) * gradients.slack(tolerance, index, step, scale)
+
+
+def _shows_scale(comparison: Comparison, last: int) -> bool:
+    """Return whether equal weights and slots show that the optimizer got gradients of the same scale.
+
+    The updates of SGD show it, and so do slots. A limit may cut the scale off before.
+    """
+    kind, settings = settings_of(comparison.reference)
+    if any(settings.get(limit) for limit in _LIMITS):
+        return False
+    slots = comparison.differences((VariableKind.SLOT,), 1, last)
+    return kind == "SGD" or (slots.compared > 0 and not slots.first)
+
+
+def _is_right(step: _Step, shows_scale: bool) -> bool:
+    """Return whether the gradients of the replicas are parts of those of one device, or equal them.
+
+    A program may take means of its replicas' examples and then the mean of all replicas. For gradients that it hands to
+    the optimizer, this is right only if the update shows it.
+    """
+    if step.factor(1.0) <= 1.0 or step.each() <= 1.0:
+        return True
+    may_be_mean = step.stage is GradientStage.COMPUTED or shows_scale
+    return may_be_mean and step.factor(1 / len(step.parts)) <= 1.0
+
+
+def _wrong(step: _Step, tolerance: Tolerance) -> CheckResult:
+    """Report a factor as a defect. A difference without one is a doubt, once the rounding noise is known."""
+    number = len(step.parts)
+    what = f"the gradients {_SHOWN[step.stage]} in step {step.index}"
+    message = f"{what} do not add up to those of one device, although the weights are equal"
+    finding = Finding(CHECK, message, step=step.index, a_priori=not tolerance.perturbed)
+    causes = {number: "gradient-scaled-by-replica-count", 1 / number: "gradient-scaled-by-inverse-replica-count"}
+    for factor, cause in causes.items():
+        if step.stage is GradientStage.APPLIED and step.factor(1 / factor) <= max(1.0, 1 / factor):
+            evidence = f"their sum is {factor:g} x the gradient of one device, and the update hides it"
+            named = replace(finding, cause=cause, fix=fix_of(cause), evidence=evidence, grounds=Grounds.RECOMPUTED)
+            return failed(CHECK, [named])
+    return inconclusive(CHECK, message) if tolerance.perturbed else failed(CHECK, [finding])

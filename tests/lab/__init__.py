@@ -1,0 +1,1 @@
+"""The laboratory: recorded comparisons that are judged again without TensorFlow, as they are and with changes."""
