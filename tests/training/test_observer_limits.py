@@ -24,7 +24,7 @@ def made(tmp_path: Path) -> Callable[[type[Observer]], tuple[Any, list[str]]]:
 
     def make(kind: type[Observer]) -> tuple[Any, list[str]]:
         notes: list[str] = []
-        recorder: Any = SimpleNamespace(completed=0, note=notes.append, points=None)
+        recorder: Any = SimpleNamespace(completed=0, note=lambda _kind, text: notes.append(text), points=None)
         context = RankContext(StrategySpec("multi_worker_mirrored"), None, "worker:1", 1, num_ranks=2, num_replicas=2)
         return kind(RunSettings(tmp_path=str(tmp_path)), context, recorder), notes
 
