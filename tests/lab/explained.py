@@ -90,6 +90,7 @@ _NOT_QUANTITIES: Mapping[str, Sequence[str]] = {
         "GradientRecord.sparse",
         "GradientRecord.summed",
         "BatchRecord.origin",
+        "BatchRecord.numbers",
         "DrawRecord.dtype",
         "DrawRecord.shape",
         "DrawRecord.distinct",
