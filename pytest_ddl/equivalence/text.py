@@ -165,7 +165,15 @@ def _declaration(finding: Finding, report: Report) -> Iterator[str]:
         yield from _accepting("  to accept:  ", finding.cause, report, behavior.id)
     elif finding.cause is not None and finding.exact and finding.cause in CAUSES and CAUSES[finding.cause].declarable:
         # A cause that was not recomputed may be another one. A line to copy would invite the reader to accept a bug.
-        yield from _accepting("  to accept:  ", finding.cause, report, "the reason")
+        yield from _accepting("  to accept:  ", _key(finding, report), report, "the reason")
+
+
+def _key(finding: Finding, report: Report) -> str | None:
+    """Return the key of ``expect=`` for a finding. It names the variable if the cause is declared for another thing."""
+    if finding.cause not in report.expectations or finding.variable is None or not finding.owner:
+        return finding.cause
+    name = finding.variable.rpartition("/")[0] if finding.others else finding.variable
+    return f"{finding.cause}[{name or finding.variable}]"
 
 
 def _accepting(label: str, cause: str | None, report: Report, reason: str) -> Iterator[str]:

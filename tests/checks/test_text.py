@@ -9,7 +9,7 @@ from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
-from pytest_ddl.equivalence.report import DivergenceError
+from pytest_ddl.equivalence.report import DivergenceError, Report
 from pytest_ddl.equivalence.text import render_report
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import ErrorRecord
@@ -98,3 +98,13 @@ def test_the_first_line_says_what_was_observed() -> None:
     first = render_report(early).splitlines()[0]
     assert "reads weights that running closures still change at step 2" in first
     assert "one device" not in first
+
+
+def test_a_second_thing_with_a_declared_cause_is_offered_by_its_name() -> None:
+    cause = "state-not-aggregated"
+    seen = Finding("STATE-EQ", "differs", cause, variable="seen", owner="seen")
+    statistics = replace(seen, variable="norm/moving_mean", others=("norm/moving_variance",), owner="norm")
+    for finding, key in ((seen, f"{cause}[seen]"), (statistics, f"{cause}[norm]")):
+        report = Report("mirrored", (), [finding], None, None, expectations={cause: "of another layer"})
+        assert f'"{key}": "the reason"' in str(report)
+        assert f'"{cause}": "the reason"' in str(replace(report, expectations={}))

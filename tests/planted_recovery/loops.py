@@ -26,8 +26,8 @@ from tests.planted_recovery.parts import (
     write_arrays,
 )
 
-LATE = "kill worker:0 before step 6"
-"""Fault after a step that is in no save: the programs save every second step."""
+EARLY, LATE = "kill worker:0 after step 2", "kill worker:0 before step 6"
+"""Faults; the late one strikes after a step that is in no save, because the programs save every second step."""
 
 
 def _continued(run, training, checkpoint, data_of, left=None, every=2):
@@ -413,13 +413,7 @@ PLANTED = [
     Recovery(iterations_are_not_saved, LATE, ("diverged",), ("resume-lost-state", "resume-step-wrong")),
     Recovery(schedule_runs_ahead, LATE, ("diverged",), ("resume-step-wrong", "learning-rate-differs")),
     Recovery(epoch_is_forgotten, LATE, ("replayed",)),
-    Recovery(
-        dropout_begins_anew,
-        LATE,
-        ("diverged",),
-        ("resume-random-wrong", "resume-lost-state"),
-        given=KNOWN,
-    ),
+    Recovery(dropout_begins_anew, LATE, ("diverged",), ("resume-random-wrong", "resume-lost-state"), given=KNOWN),
     # The same, with Keras' seeds recognized as a known behavior.
     Recovery(
         dropout_begins_anew, "kill worker:0 before step 4", ("diverged",), ("resume-random-wrong", "resume-lost-state")
@@ -427,12 +421,7 @@ PLANTED = [
     Recovery(generator_is_not_saved, LATE, ("diverged",), ("resume-random-wrong",)),
     Recovery(noise_has_no_generator, LATE, ("diverged",), ("resume-random-wrong",)),
     Recovery(patience_is_lost, "kill worker:0 after step 3", ("diverged",), ("resume-lost-state",)),
-    Recovery(
-        rate_of_a_plateau_is_lost,
-        "kill worker:0 after step 2",
-        ("diverged",),
-        ("learning-rate-differs", "resume-step-wrong"),
-    ),
+    Recovery(rate_of_a_plateau_is_lost, EARLY, ("diverged",), ("learning-rate-differs", "resume-step-wrong")),
     Recovery(count_is_in_a_file_of_its_own, "kill worker:0 in writing 3, write 2", ("cannot resume",)),
     Recovery(augmentation_begins_anew, LATE, ("examples",), ("resume-data-wrong", "examples-altered")),
     Recovery(data_begins_again, LATE, ("examples",), ("resume-data-wrong",)),
