@@ -6,17 +6,17 @@ an entry, and a difference that no finding explains is a reason to doubt.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_ddl.equivalence.diagnosis.state_updates import readings
-from pytest_ddl.equivalence.evidence.arrays import difference
+from pytest_ddl.equivalence.diagnosis.state_updates import is_read_on_demand, readings
+from pytest_ddl.equivalence.evidence.arrays import difference, is_numeric
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.metric_state import combined
+from pytest_ddl.equivalence.evidence.metric_state import combined, counted_by_replica
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_seed
-from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision
+from pytest_ddl.equivalence.evidence.tolerance import Decision
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Reason
 from pytest_ddl.equivalence.ledger import Entry, Ledger, Quantity
 from pytest_ddl.equivalence.roles import Role, Roles
@@ -33,6 +33,10 @@ _OF_VARIABLES = {
 }
 
 
+_INDEPENDENT = (Quantity.FROZEN, Quantity.COUNTERS, Quantity.RATES)
+"""Quantities that weights which differ do not change."""
+
+
 @dataclass(frozen=True)
 class _Books:
     """Comparison with everything that was found in it."""
@@ -41,21 +45,30 @@ class _Books:
     found: tuple[Finding, ...]
     roles: Roles
 
-    def entry(
-        self, quantity: Quantity, name: str, step: int, pairs: Sequence[tuple[Array, Array]], bound: Bound
-    ) -> Entry:
-        """Return the entry of a quantity with its pairs of values. The worst pair decides."""
-        decisions = [bound.judge(difference(actual, desired).error) for actual, desired in pairs]
+    def entry(self, quantity: Quantity, name: str, step: int, decisions: Collection[Decision]) -> Entry:
+        """Return the entry of a quantity with the decisions on its values. The worst one counts."""
         if Decision.BEYOND in decisions:
             return Entry(quantity, name, step, self._excuse(quantity, name, step))
         return Entry(quantity, name, step, Reason.TOO_WIDE if Decision.UNDECIDED in decisions else None)
+
+    def decision(self, ours: VariableRecord, step: int, actual: Array, desired: Array, scale: float) -> Decision:
+        """Judge the value of a variable as its check does.
+
+        :param scale: factor on the bound, for a value that was combined from the components of several replicas.
+        """
+        tolerance = self.comparison.tolerance
+        bound = tolerance.variable(ours.index, step)
+        decision = replace(bound, value=scale * bound.value).judge(difference(actual, desired).error)
+        undecided = decision is Decision.UNDECIDED
+        return Decision.WITHIN if undecided and not tolerance.is_gross(ours.index, step, actual, desired) else decision
 
     def _excuse(self, quantity: Quantity, name: str, step: int) -> Reason:
         """Return why a difference needs no finding of its own."""
         for finding in self.found:
             at = finding.step or 0
             is_same = finding.check == quantity.check and name in (finding.variable, *finding.others, "loss")
-            if (is_same and at <= step) or (self.roles.have(finding, Role.WEIGHTS | Role.DATA) and at <= step):
+            spreads = Role.DATA if quantity in _INDEPENDENT else Role.WEIGHTS | Role.DATA
+            if at <= step and (is_same or self.roles.have(finding, spreads)):
                 return Reason.FINDING
         return Reason.NOT_EXPLAINED
 
@@ -74,6 +87,7 @@ def ledger_of(comparison: Comparison, results: Sequence[CheckResult], roles: Rol
 def _variables(books: _Books, steps: Sequence[int]) -> Iterator[Entry]:
     reference, distributed = books.comparison.records
     counterparts = {variable.index: variable for variable in reference.variables}
+    alike = {step: counted_by_replica(books.comparison, step) for step in steps}
     for theirs in distributed.variables:
         quantity = _OF_VARIABLES[theirs.kind]
         ours = counterparts.get(theirs.index)
@@ -85,8 +99,12 @@ def _variables(books: _Books, steps: Sequence[int]) -> Iterator[Entry]:
             if ours is None or desired is None or ours.kind is not theirs.kind:
                 yield Entry(quantity, theirs.name, step, Reason.ONE_SIDED)
                 continue
-            bound = books.comparison.tolerance.variable(ours.index, step)
-            yield books.entry(quantity, theirs.name, step, [(value, desired) for value in read], bound)
+            if ours.index in alike[step]:
+                yield Entry(quantity, theirs.name, step)
+                continue
+            scale = 2.0 if is_numeric(desired) and is_read_on_demand(theirs) else 1.0
+            decisions = [books.decision(ours, step, value, desired, scale) for value in read]
+            yield books.entry(quantity, theirs.name, step, decisions)
 
 
 def _read(record: TrainingRecord, variable: VariableRecord, step: int) -> list[Array]:
@@ -109,5 +127,6 @@ def _losses(books: _Books, steps: Sequence[int]) -> Iterator[Entry]:
         if desired is None:
             yield Entry(Quantity.LOSSES, "loss", step, Reason.ONE_SIDED)
             continue
-        pairs = [(np.asarray(loss), np.asarray(desired)) for loss in reported]
-        yield books.entry(Quantity.LOSSES, "loss", step, pairs, books.comparison.tolerance.loss(step))
+        bound = books.comparison.tolerance.loss(step)
+        errors = [difference(np.asarray(loss), np.asarray(desired)).error for loss in reported]
+        yield books.entry(Quantity.LOSSES, "loss", step, list(map(bound.judge, errors)))
