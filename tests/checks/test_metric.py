@@ -297,3 +297,13 @@ def test_what_could_not_be_compared_is_in_the_report(records: Any) -> None:
     nothing = {"evaluate": [float("nan"), 0.5]}
     report = judge(with_results(reference, nothing), with_results(distributed, nothing))
     assert "METRIC-EQ did not compare evaluate[0] (not finite on one device)" in str(report)
+
+
+def test_a_mean_that_each_replica_counts_by_itself_is_accounted_for(records: Any) -> None:
+    """Each replica adds the mean of its examples with a count of 1: total and count are N times those of one device."""
+    reference, distributed = records
+    ours = with_metric(reference, lambda step: [(0.5 * step, float(step))])
+    theirs = with_metric(distributed, lambda step: [(0.4 * step, float(step)), (0.6 * step, float(step))])
+    report = judge(ours, theirs)
+    assert report.passed, str(report)
+    assert report.ledger.compared == len(report.ledger.entries)
