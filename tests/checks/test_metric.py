@@ -180,6 +180,16 @@ def test_ranks_and_numbers_of_replicas_are_not_compared() -> None:
     assert report.passed, str(report)
 
 
+@pytest.mark.parametrize("name", ["processed_fraction", "ranking", "multitask_score"])
+def test_a_name_that_only_holds_such_a_word_is_compared(name: str) -> None:
+    reference, distributed = pair(Program(replicas=2))
+    records = (
+        with_values(reference, lambda _rank, _step: {name: 1.0}),
+        with_values(distributed, lambda _r, _s: {name: 2.0}),
+    )
+    assert [finding.variable for finding in judge(*records).findings] == [name]
+
+
 def test_values_that_follow_from_other_weights_are_not_listed() -> None:
     reference, distributed = pair(Program(replicas=2), scale=2.0)
     report = judge(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
-from pytest_ddl.equivalence.evidence.observe import shared_steps
+from pytest_ddl.equivalence.evidence.observe import replicas_of, resumed_after, shared_steps
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, not_observed, passed
@@ -67,12 +67,12 @@ def _requested(record: TrainingRecord, step: int) -> Iterator[_Reduction]:
 def _is_whole(record: TrainingRecord, reduction: _Reduction) -> bool:
     """Return whether a reduction was recorded on every replica, with inputs that can be added up."""
     alike = len({(item.op, item.dtype, item.given.shape) for item in reduction.parts}) == 1
-    return alike and [item.replica for item in reduction.parts] == list(range(record.num_replicas))
+    return alike and [item.replica for item in reduction.parts] == replicas_of(record, reduction.step)
 
 
 def _missing(reference: TrainingRecord, distributed: TrainingRecord) -> int | None:
     """Return the first step that has fewer reductions than on one device, if any other step has as many."""
-    steps = range(1, shared_steps(reference, distributed) + 1)
+    steps = range(resumed_after(distributed) + 1, shared_steps(reference, distributed) + 1)
     pairs = [tuple(len(list(_requested(record, step))) for record in (reference, distributed)) for step in steps]
     if not any(ours and ours == theirs for ours, theirs in pairs):
         return None

@@ -17,6 +17,7 @@ from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.effective import settings_of
+from pytest_ddl.equivalence.evidence.observe import replicas_of, resumed_after
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, passed
@@ -85,8 +86,9 @@ def check_gradient_equality(
             ours, theirs = (gradients.by_replica(record, index, stage) for record in (reference, distributed))
             if not ours and not theirs:
                 continue
-            if list(ours) != [0] or sorted(theirs) != list(range(distributed.num_replicas)):
-                if failed_early or _unrecorded(distributed):
+            if list(ours) != [0] or sorted(theirs) != replicas_of(distributed, index):
+                lost = not theirs and index <= resumed_after(distributed)
+                if failed_early or lost or _unrecorded(distributed):
                     continue
                 where = f"on replica(s) {', '.join(map(str, sorted(theirs)))}" if theirs else "on one device"
                 reason = f"the gradients {_SHOWN[stage]} in step {index} were recorded only {where}"

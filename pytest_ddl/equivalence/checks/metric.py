@@ -22,7 +22,7 @@ from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable
 from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind
 
 CHECK = "METRIC-EQ"
-_TOPOLOGY = re.compile(r"rank|replica|worker|task|device|process", re.IGNORECASE)
+_TOPOLOGY = re.compile(r"(?<![a-z])(?:rank|replica|worker|task|device|process(?:es)?)(?:id|s)?(?![a-z])", re.IGNORECASE)
 """Names of values that may depend on the rank or replica instead of the training."""
 _SHOWN_BY_FIT = (
     "the metric's own state agrees with one device: fit shows, until the epoch ends, what the replicas' metrics show "
@@ -270,7 +270,9 @@ def _values(comparison: Comparison, sound: int, seen: _Seen) -> None:
                 bound = comparison.tolerance.value(name, step)
                 repeated = _recorded(comparison.tolerance.again, name, step)
                 value = _Value(name, step, np.asarray(theirs[name]), np.asarray(ours[name]), bound, repeated)
-                if not seen.is_wrong(value):
+                # Within an epoch, fit shows what the replicas' metrics show, which is no value that the program keeps.
+                is_shown = by_fit and state_agrees(comparison, step)
+                if not seen.is_wrong(value, kept=not is_shown):
                     continue
                 done.add(name)
                 what = f"the {name} that fit shows" if by_fit else f"{name}"
@@ -281,7 +283,7 @@ def _values(comparison: Comparison, sound: int, seen: _Seen) -> None:
                     f"{what} in step {step} is not that of one device",
                     "staleness-exceeded" if "stale" in name.lower() else "metric-wrong",
                 )
-                if by_fit and state_agrees(comparison, step):
+                if is_shown:
                     found = replace(found, evidence=_SHOWN_BY_FIT, approximation=True)
                 seen.findings.append(found)
 

@@ -64,6 +64,18 @@ def sizes(record: TrainingRecord, step: int) -> dict[int, int]:
     return found
 
 
+def resumed_after(record: TrainingRecord) -> int:
+    """Return the last step before a run was interrupted, or 0. A killed rank leaves no details of these steps."""
+    return max((step for rank in record.ranks for step in rank.resumed), default=0)
+
+
+def replicas_of(record: TrainingRecord, step: int) -> list[int]:
+    """Return the replicas that took part in a step: all, unless the run was resumed on another number of them."""
+    consumed = sorted({batch.replica for batch in record.batches(step)})
+    resumed = any(rank.resumed for rank in record.ranks)
+    return consumed if resumed and consumed else list(range(record.num_replicas))
+
+
 def is_uneven(record: TrainingRecord, step: int) -> bool:
     """Return whether the replicas' batches in a step differ in size or do not split the global batch evenly."""
     found = sizes(record, step)

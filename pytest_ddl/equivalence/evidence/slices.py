@@ -38,6 +38,8 @@ class Slices:
 
     uneven: Mapping[int, TrainingRecord] = field(default_factory=dict)
     """Replica -> a run on only this replica's examples in every step with an uneven batch."""
+    equal: TrainingRecord | None = None
+    """A run on copies of the examples, so that all replicas count equally in every step with an uneven batch."""
     pairings: Mapping[Pairing, TrainingRecord] = field(default_factory=dict)
     """A run on a replica's examples, of which one tensor is in another order."""
 
@@ -49,5 +51,6 @@ class Slices:
             {replica: {row: change(run) for row, run in runs.items()} for replica, runs in self.examples.items()},
             {replica: tuple(map(change, runs)) for replica, runs in self.parts.items()},
             {replica: change(run) for replica, run in self.uneven.items()},
+            self.equal and change(self.equal),
             {pairing: change(run) for pairing, run in self.pairings.items()},
         )

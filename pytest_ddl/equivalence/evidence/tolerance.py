@@ -253,6 +253,11 @@ class Tolerance:
         """Return for each replica a reference run on only its examples of a step; empty if the driver made none."""
         return self.slices_at(step).replicas or (self._slices.uneven if self._slices is not None else {})
 
+    @property
+    def equal_parts(self) -> TrainingRecord | None:
+        """Reference run in which all replicas count equally in uneven steps, if the driver made one."""
+        return self._slices.equal if self._slices is not None else None
+
     def slices_at(self, step: int) -> Slices:
         """Return the reference runs on parts of the batch of a step; empty if the driver made none for this step."""
         return self._slices if self._slices is not None and self._slices.step == step else Slices(step)

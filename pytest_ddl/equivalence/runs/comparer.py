@@ -26,6 +26,7 @@ from pytest_ddl.equivalence.runs.arguments import check_arguments
 from pytest_ddl.equivalence.runs.program import Program, TrainFunction
 from pytest_ddl.equivalence.runs.references import ReferenceStore
 from pytest_ddl.equivalence.runs.slices import (
+    equal_parts,
     examples_to_recompute,
     pairings_to_recompute,
     parts_to_recompute,
@@ -245,7 +246,7 @@ class PlainComparison:
                 for number in range(1, NOISE_RUNS + 1)
             ]
             report = decide(reference, distributed, perturbed)
-        elif not uneven_parts(report):
+        elif not (uneven_parts(report) or equal_parts(report)):
             return report
         if any(item.reason is Reason.NOT_REPEATED for result in report.results for item in result.unjudged):
             decide = partial(decide, again=self.program.anew(settings))
@@ -260,10 +261,14 @@ class PlainComparison:
             replica: self.program.reference(replace(settings, slices=slices))
             for replica, slices in uneven_parts(report).items()
         }
-        if uneven:
-            report = decide(reference, distributed, perturbed, slices=Slices(0, uneven=uneven))
+        rows_of_parts = equal_parts(report)
+        equal = self.program.reference(replace(settings, slices=rows_of_parts)) if rows_of_parts else None
+        if uneven or equal is not None:
+            report = decide(reference, distributed, perturbed, slices=Slices(0, uneven=uneven, equal=equal))
         for step, parts in slices_to_recompute(report):
-            slices = Slices(step, {replica: trained_on(step, rows) for replica, rows in parts.items()}, uneven=uneven)
+            slices = Slices(
+                step, {replica: trained_on(step, rows) for replica, rows in parts.items()}, uneven=uneven, equal=equal
+            )
             report = decide(reference, distributed, perturbed, slices=slices)
             pieces = {
                 replica: tuple(trained_on(step, part) for part in own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
@@ -13,6 +14,7 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     random_sources,
 )
 from pytest_ddl.equivalence.diagnosis.case import Case
+from pytest_ddl.equivalence.diagnosis.unequal_parts import MEAN
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import is_uneven, shared_steps
 from pytest_ddl.equivalence.evidence.slices import Pairing
@@ -21,6 +23,8 @@ from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.records import BatchRecord, GradientStage, TrainingRecord
 
+_MOST_COPIES = 4096
+"""Maximum number of examples of a batch that is made of copies."""
 _MOST_EXAMPLES = 16
 """Maximum number of examples to train on one by one. Each is a run of its own."""
 
@@ -59,6 +63,28 @@ def uneven_parts(report: Report) -> dict[int, tuple[tuple[int, tuple[int, ...]],
         replica: tuple((step, rows[step][replica]) for step in whole)
         for replica in range(distributed.num_replicas if whole else 0)
     }
+
+
+def equal_parts(report: Report) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Return ``(step, rows)`` of each uneven step in which replicas may count equally, which nothing recomputed yet.
+
+    The rows hold each example as often as it takes for the parts of all replicas to be equally long. One device then
+    trains on the mean of their means, whatever its optimizer does with the gradient.
+    """
+    reference, distributed = report.reference, report.distributed
+    if reference is None or distributed is None:
+        return ()
+    found = [finding for result in report.results for finding in result.findings if finding.cause == MEAN]
+    if all(finding.exact for finding in found):
+        return ()
+    steps = [step for step in range(1, shared_steps(reference, distributed) + 1) if is_uneven(distributed, step)]
+    slices = []
+    for step in steps:
+        parts = (_rows_by_replica(reference, distributed, step) or {}).values()
+        length = math.lcm(*map(len, parts)) if parts and all(parts) else 0
+        if 0 < length * len(parts) <= _MOST_COPIES:
+            slices.append((step, tuple(row for rows in parts for row in rows * (length // len(rows)))))
+    return tuple(slices)
 
 
 def examples_to_recompute(

@@ -77,6 +77,7 @@ CANDIDATES: list[Candidate] = [
     scaling.scaled_beside_randomness,
     motion.state_of_the_update,
     parts.masking,
+    parts.counted_equally,
     parts.mean_of_means,
     layers.random_streams,
     layers.normalization,

@@ -20,7 +20,7 @@ from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference
 from pytest_ddl.equivalence.evidence.combination import Weights, solve
 from pytest_ddl.equivalence.evidence.fit_loss import is_running_mean
 from pytest_ddl.equivalence.evidence.gradients import calls
-from pytest_ddl.equivalence.evidence.observe import is_uneven
+from pytest_ddl.equivalence.evidence.observe import is_uneven, update
 from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
 
@@ -307,6 +307,17 @@ def masking(case: Case) -> Fit | None:
         return None
     evidence = f"consistent with it: {', '.join(layers[:3])} masks positions"
     return Fit("masked-loss-normalised-per-replica", evidence, grounds=Grounds.PATTERN)
+
+
+def counted_equally(case: Case) -> Fit | None:
+    """Test whether one device makes the same step if all replicas count equally in an uneven batch."""
+    run = case.tolerance.equal_parts
+    if run is None or run.num_steps < case.step or not is_uneven(case.distributed, case.step):
+        return None
+    if not reproduces([*case.weights, *case.slots], lambda motion: update(run, motion.variable.index, case.step)):
+        return None
+    evidence = f"one device makes the same step if the replicas' {case.sizes} examples count equally as parts"
+    return Fit("mean-of-replica-means", evidence, approximation=True)
 
 
 def mean_of_means(case: Case) -> Fit | None:
