@@ -222,12 +222,12 @@ class Recorder(StepListener):
             self.step_done()
             self.begin_reading()
         number = values.scalar(loss)
-        if loss is not None and number is None:
-            kind = type(loss).__name__
-            self.note(NoteKind.LOSSES, f"the loss of a step is not compared: it is a {kind} and not a single number")
+        parts = values.numbers(loss, "loss") if number is None else {}
+        if loss is not None and number is None and not parts:
+            self.note(NoteKind.LOSSES, f"the loss of a step is not compared: it is a {type(loss).__name__}, no number")
         for name in shown or {}:
             self.lines.add(VALUE.format(name))
-        named = {**self._next_values, **{key: values.scalar(value) for key, value in (shown or {}).items()}}
+        named = {**parts, **self._next_values, **{key: values.scalar(item) for key, item in (shown or {}).items()}}
         for name, reported in {"loss": number, **named}.items():
             if reported is not None:
                 self.lines.use(name, reported)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,25 @@ def _global_value(variable: Any) -> Any:
     whole = dtensor.Layout.replicated(layout.mesh, rank=len(variable.shape))
     value = dtensor.relayout(variable.read_value(), whole)
     return dtensor.unpack(value)[0].numpy()
+
+
+def numbers(value: Any, name: str) -> dict[str, float]:
+    """Return the single numbers of a dict, or of a tuple or list of several items, by their place under a name.
+
+    A tuple of one item may be that of the only replica. It has as many items as replicas under a strategy, and no
+    counterparts there.
+    """
+    if isinstance(value, Mapping):
+        items = {f"{name}/{key}": item for key, item in value.items()}
+    elif isinstance(value, tuple | list) and len(value) > 1:
+        items = {f"{name}[{position}]": item for position, item in enumerate(value)}
+    else:
+        return {}
+    found: dict[str, float] = {}
+    for place, item in items.items():
+        number = scalar(item)
+        found.update(numbers(item, place) if number is None else {place: number})
+    return found
 
 
 def scalar(value: Any) -> float | None:

@@ -16,6 +16,8 @@ from pytest_ddl.records import RankRecord, TrainingRecord, VariableKind
 
 _OF_ONE_PLACE = re.compile(r"(rank|replica|worker|task|device|process)\D{0,3}\d", re.IGNORECASE)
 """Names of values that belong to one replica or rank, so that one device may lack them."""
+_OF_A_TUPLE = re.compile(r"loss\[\d+\]")
+"""Names of the items of a tuple that a step returns. It may have an item for each replica."""
 _SHOWN = 3
 
 _Places = Mapping[str, Sequence[int]]
@@ -45,7 +47,11 @@ def lone_values(reference: TrainingRecord, distributed: TrainingRecord, last: in
 
     ours = values(reference.ranks[0])
     places = _unpaired(ours, [(rank.task, values(rank)) for rank in distributed.ranks])
-    return [f"{name} ({where})" for name, where in places.items() if name in ours or not _OF_ONE_PLACE.search(name)]
+    return [
+        f"{name} ({where})"
+        for name, where in places.items()
+        if name in ours or not (_OF_ONE_PLACE.search(name) or _OF_A_TUPLE.match(name))
+    ]
 
 
 def lone_results(reference: TrainingRecord, distributed: TrainingRecord, last: int) -> list[str]:
