@@ -110,6 +110,18 @@ def mixed_up_and_weighed_by_replica(run: Any) -> None:
     _train(run, loss_of)
 
 
+def noise_on_gradients(run: Any, too_little: bool = False) -> None:
+    """Each replica adds a part of the noise on the gradient: N independent parts need 1/sqrt(N) of its scale."""
+    share = 1 / run.num_replicas if too_little else run.num_replicas**-0.5
+
+    def loss_of(model: Any, x: Any, y: Any) -> Any:
+        drawn = [(weight, tf.random.normal(weight.shape, dtype=x.dtype)) for weight in model.trainable_variables]
+        noise = tf.add_n([tf.reduce_sum(tf.convert_to_tensor(weight) * normal) for weight, normal in drawn])
+        return _mean(run, _errors(model, x, y)) + 0.1 * share * noise
+
+    _train(run, loss_of)
+
+
 def noise_by_time(run: Any, by_replica: bool = False) -> None:
     """A denoising loss: each example has a random time, and times have weights of their own."""
 

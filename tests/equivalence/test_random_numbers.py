@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,18 @@ def test_right_programs_pass(strategy, program):
     report = check_training(program, strategy, **GIVEN)
     assert report.passed, str(report)
     causes = {finding.cause for finding in report.approximations}
-    assert causes
     assert causes <= TOLERATED
+    # Workers whose seeds are equal draw the classes of one device, so that nothing differs.
+    assert causes or strategy == "multi_worker_mirrored"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("too_little", [False, True])
+def test_noise_in_the_shape_of_a_weight_is_left_open(too_little):
+    """The sum of independent parts has another variance than one draw, which no run with equal numbers shows."""
+    report = check_training(partial(programs.noise_on_gradients, too_little=too_little), "mirrored", **GIVEN)
+    assert report.verdict == "inconclusive", str(report)
+    assert "in the shape of a weight" in report.inconclusive[0]
 
 
 @pytest.mark.slow

@@ -9,21 +9,22 @@ mean over random masks, for example, still shows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import fix_of, is_possible
 from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_layers
-from pytest_ddl.equivalence.evidence.observe import is_asynchronous
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, of_kind
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome, Symptom
 from pytest_ddl.equivalence.probes.placing import moved, places_of, same_examples, unplaced
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.equivalence.verdict.judge import concluded_from
 from pytest_ddl.notes import Note, NoteKind
-from pytest_ddl.records import LayerRecord
+from pytest_ddl.records import LayerRecord, TrainingRecord, VariableKind
 from pytest_ddl.training.neutral import IN_ORDER, NORMALIZATION, RANDOM
-from pytest_ddl.training.places import Places, Rows
+from pytest_ddl.training.places import Places, Rows, Shared
 from pytest_ddl.training.settings import RunSettings
 
 _CAUSES = {NORMALIZATION: "per-replica-normalization", RANDOM: "random-stream-differs-across-replicas"}
@@ -80,6 +81,11 @@ def probe(
     refused = _refusal(report, again, places)
     if refused is not None:
         return _left_open(report, off, f"repeated with {change}, but the runs could not be compared: {refused}")
+    noise = _noise_of_weights(distributed, places)
+    if noise is not None and not any(finding.exact and finding.cause for finding in again.findings):
+        why = f"each replica draws {noise} of its own, and how their sum is distributed cannot be compared"
+        left = _left_open(report, off, f"repeated with {change}, but {why}")
+        return replace(left, findings=[finding for finding in left.findings if finding.cause != _CAUSES[RANDOM]])
     if places is not None and _belong_to_examples(places) and _may_sort(again):
         ordered = compare_once(replace(settings, neutralize=(*off, IN_ORDER), places=places), names)
         if _refusal(report, ordered, places) is None and not ordered.doubts and not _shows_more(report, ordered):
@@ -146,6 +152,23 @@ def _may_sort(again: Report) -> bool:
         again.roles.have(finding, Role.NUMBERS) and (finding.cause in (None, "batch-coupled-loss") or not finding.exact)
         for finding in again.findings
     )
+
+
+def _noise_of_weights(distributed: TrainingRecord, places: Places | None) -> str | None:
+    """Describe draws in the shape of a weight that differ between the replicas, such as noise on a gradient.
+
+    In the repeated runs all replicas draw the same. There, N times a part of the noise is the noise of one device,
+    although a sum of independent parts has another variance.
+    """
+    shared = [] if places is None else [at for at, place in places.draws.items() if isinstance(place, Shared)]
+    shapes = {v.shape for v in of_kind(distributed, VariableKind.TRAINABLE) if math.prod(v.shape) > 1}
+    for step in range(1, distributed.num_steps + 1):
+        draws = [draw for rank in distributed.ranks for draw in rank.steps[step - 1].draws]
+        for position in shared:
+            ours = [draw for draw in draws if draw.position == position and draw.shape in shapes]
+            if len({draw.digest for draw in ours}) > 1:
+                return f"numbers in the shape of a weight ({ours[0].name})"
+    return None
 
 
 def _belong_to_examples(places: Places) -> bool:
