@@ -33,7 +33,7 @@ NOT_COUNTED = (
     "what runs outside of graphs, such as copies to the host by loss.numpy(), float(loss) and print(loss)",
     "the input pipeline",
 )
-"""What no counter contains."""
+"""Work that no counter contains."""
 
 
 @dataclass(frozen=True)

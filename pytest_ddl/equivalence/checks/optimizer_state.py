@@ -130,7 +130,7 @@ def _slot(comparison: Comparison, place: Place, weights_too: bool) -> Finding:
     # With SGD, a wrong gradient shows in the weight as much as in its momentum. Other optimizers may hide its scale.
     slot_alone = not weights_too and settings_of(comparison.reference)[0] == "SGD"
     if cause is None and weights_too and any(not adds_up(case, source) for source in case.sources):
-        pass  # the optimizer got wrong gradients, so its slots tell nothing about itself
+        pass  # the optimizer got wrong gradients, so its slots say nothing about itself
     elif cause is None or slot_alone or not (diagnosis.exact or weights_too):
         cause, diagnosis = "optimizer-state-mismatch", None
     ratio = ""
