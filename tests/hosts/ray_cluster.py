@@ -6,6 +6,7 @@ get the name of its folder as HOSTNAME.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from ray.cluster_utils import Cluster
 
 def main() -> None:
     own, *folders = sys.argv[1:]
+    # Ray leaves the address of the cluster in this folder, and 2.60 no longer makes the folder itself.
+    os.environ["RAY_TMPDIR"] = own
+    Path(own, "ray").mkdir()
     head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": own}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
