@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddl.config import words_of
 from pytest_ddl.items.selection import label
 from pytest_ddl.terminal import EXPECTED_END, KNOWN_BEHAVIOR, TOLERATED, begin_with_cause, status_line
 
@@ -74,7 +73,6 @@ def assert_equivalence(
     test = _without_strategy(item, spec, harness)
     with status_line(item.config) as harness.show:
         report: Report = item.config.stash[_COMPARER].compare(train, spec, mark, strict=strict, test=test, **arguments)
-    report = report.worded(words_of(item.config))
     compared(item, report)
     for finding in report.approximations:
         text = f"{finding.cause} at step {finding.step}: {finding.message}"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_ddl.words import CHECK, FIXTURE, TRY, Words
+from pytest_ddl.hints import FrontEnd
 
 ENV_PREFIX = "PYTEST_DDL_"
 KEY_VARIABLES = ("PYTEST_DDL_KEY", "PYTEST_DDL_KEY_FILE")
@@ -227,7 +227,7 @@ class Settings:
     """Resolved values of all options."""
 
     settings: Mapping[str, Setting] = field(default_factory=dict)
-    words: Words = FIXTURE
+    front_end: FrontEnd = FrontEnd.TEST
 
     def __getitem__(self, name: str) -> Any:
         return self.settings[name].value
@@ -246,7 +246,8 @@ class Settings:
     def error(self, name: str, problem: object) -> pytest.UsageError:
         """Make a one-line usage error about the value of an option."""
         setting = self.settings[name]
-        return pytest.UsageError(self.words.of(f"--ddl-{name}={setting.value!r} (from {setting.origin}): {problem}"))
+        option = self.front_end.option(name)
+        return pytest.UsageError(f"{option}={setting.value!r} (from {setting.origin}): {problem}")
 
 
 UsageError = pytest.UsageError
@@ -283,14 +284,14 @@ def resolve(config: pytest.Config, environ: Mapping[str, str] | None = None) -> 
     environ = os.environ if environ is None else environ
     resolved = {option.name: _setting(option, *_raw(config, option, environ)) for option in OPTIONS}
     _warn_about_unknown(config, environ)
-    return Settings(resolved, words_of(config))
+    return Settings(resolved, front_end_of(config))
 
 
-def words_of(config: pytest.Config) -> Words:
-    """Return the words of the command that has started pytest, or those of the author of a test."""
+def front_end_of(config: pytest.Config) -> FrontEnd:
+    """Return how the user has called comparisons: by a command that has started pytest, or in tests."""
     if config.option.ddl_check:
-        return CHECK
-    return TRY if getattr(config.option, "ddl_try", None) else FIXTURE
+        return FrontEnd.CHECK
+    return FrontEnd.TRY if getattr(config.option, "ddl_try", None) else FrontEnd.TEST
 
 
 def flag_before_parsing(config: pytest.Config, name: str) -> bool:

@@ -31,6 +31,7 @@ from pytest_ddl.equivalence.diagnosis.limitations import LIMITATIONS
 from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.faults.verdict import MEANINGS
+from pytest_ddl.hints import FrontEnd
 from pytest_ddl.hosts.registry import BUILT_IN as TRANSPORTS
 from pytest_ddl.strategies.registry import StrategyRegistry
 from pytest_ddl.training.faults import KINDS
@@ -111,7 +112,7 @@ def causes_table() -> str:
     rows = []
     for cause in CAUSES.values():
         legitimate = " Can be legitimate: declare it with `expect=`." if cause.legitimate else ""
-        rows.append((_code(cause.id), cause.title, cause.fix + legitimate))
+        rows.append((_code(cause.id), cause.title, FrontEnd.TEST.render(cause.fix) + legitimate))
     return _table(("cause", "what happened", "what to do"), rows)
 
 
@@ -132,7 +133,8 @@ def known_table() -> str:
         where = ", ".join(_code(name) for name in entry.strategies) or "all"
         link = f" <{entry.link}>" if entry.link else ""
         causes = ", ".join(map(_code, entry.causes))
-        rows.append((_code(entry.id), entry.title + "." + link, causes, where, versions, entry.workaround))
+        workaround = FrontEnd.TEST.render(entry.workaround)
+        rows.append((_code(entry.id), entry.title + "." + link, causes, where, versions, workaround))
     return _table(("id", "what the framework does", "found as", "strategies", "versions", "what you can do"), rows)
 
 

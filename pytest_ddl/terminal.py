@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ddl.config import words_of
+from pytest_ddl.config import front_end_of
 from pytest_ddl.github import is_github
+from pytest_ddl.hints import Hint
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.report import Report
@@ -147,18 +148,19 @@ def _show_known(terminalreporter: Any) -> None:
         return
     from pytest_ddl.equivalence.known.catalogue import KNOWN
 
-    words = words_of(terminalreporter.config)
-    terminalreporter.section(words.of("known behaviors of TensorFlow and Keras (--ddl-strict fails on them)"))
+    words = front_end_of(terminalreporter.config)
+    strict = words.words(Hint.STRICT_OPTION)
+    terminalreporter.section(f"known behaviors of TensorFlow and Keras ({strict} fails on them)")
     for name, tests in found.items():
         behavior = KNOWN[name]
         terminalreporter.write_line(f"{name}: {len(tests)} test{'s' if len(tests) > 1 else ''}: {behavior.explanation}")
-        terminalreporter.write_line(f"    {words.of(behavior.workaround)}")
+        terminalreporter.write_line(f"    {words.render(behavior.workaround)}")
 
 
 def _show_tolerated(terminalreporter: Any) -> None:
     """List in the summary the approximations and expected crashes of passed tests, for which pytest prints nothing."""
     for title, wanted in (
-        ("tolerated approximations (--ddl-strict fails on them)", TOLERATED),
+        (f"tolerated approximations ({Hint.STRICT_OPTION} fails on them)", TOLERATED),
         ("comparisons that ended in an expected crash, in tests that passed with other comparisons", EXPECTED_END),
     ):
         noted = [
@@ -168,6 +170,6 @@ def _show_tolerated(terminalreporter: Any) -> None:
             if name == wanted
         ]
         if noted:
-            terminalreporter.section(words_of(terminalreporter.config).of(title))
+            terminalreporter.section(front_end_of(terminalreporter.config).render(title))
             for nodeid, text in noted:
                 terminalreporter.write_line(f"{nodeid}: {text}")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_ddl.checking.injecting import FAULTS, inject_into, show_recoveries
-from pytest_ddl.config import words_of
+from pytest_ddl.config import front_end_of
 from pytest_ddl.messages import did_you_mean
 
 _PLAN = pytest.StashKey[dict[str, Any]]()
@@ -38,7 +38,7 @@ def _refuse_wrong_arguments(config: pytest.Config, arguments: dict[str, Any]) ->
     try:
         check_arguments(registered_checks(config), harness_of(config).registry, **arguments)
     except ArgumentError as error:
-        raise pytest.UsageError(words_of(config).of(str(error))) from None
+        raise pytest.UsageError(error.rendered(front_end_of(config))) from None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from pytest_ddl.equivalence.cause import Cause
+from pytest_ddl.hints import Hint
 
 _GRADIENTS = (
     Cause(
         "gradient-scaled-by-replica-count",
         "The gradient is summed over replicas without dividing the loss by the global batch: it is N times too large.",
-        "Use tf.nn.compute_average_loss(per_example_loss, global_batch_size=run.global_batch_size) instead "
+        f"Use tf.nn.compute_average_loss(per_example_loss, global_batch_size={Hint.BATCH_SIZE}) instead "
         "of tf.reduce_mean, and reduce the gradients once (optimizer.apply_gradients already sums them).",
     ),
     Cause(
@@ -128,7 +129,7 @@ _VALUES = (
     Cause(
         "reported-loss-wrong",
         "The loss that the program reports is not the mean over the examples of the global batch.",
-        "Return tf.nn.compute_average_loss(..., global_batch_size=run.global_batch_size) from the replica "
+        f"Return tf.nn.compute_average_loss(..., global_batch_size={Hint.BATCH_SIZE}) from the replica "
         "function and reduce it with strategy.reduce('SUM', loss, axis=None).",
     ),
     Cause(
@@ -139,7 +140,7 @@ _VALUES = (
     Cause(
         "initial-weights-differ",
         "Weights differ before the first step.",
-        "Set the same seed on every worker before the model is made (keras.utils.set_random_seed(run.seed)); "
+        f"Set the same seed on every worker before the model is made (keras.utils.set_random_seed({Hint.RUN_SEED})); "
         "restore a checkpoint on all workers, not only on the chief.",
     ),
     Cause(
@@ -210,8 +211,8 @@ _VALUES = (
     Cause(
         "layout-wrong",
         "A sharded variable does not have the layout that was asked for.",
-        "Check run.layout_map: the pattern must match the variable's path, and the spec must have one entry for each "
-        "dimension of the variable and name only dimensions of the mesh.",
+        f"Check {Hint.LAYOUT_MAP}: the pattern must match the variable's path, and the spec must have one entry for "
+        "each dimension of the variable and name only dimensions of the mesh.",
     ),
 )
 
@@ -233,15 +234,14 @@ _RANDOM = (
     Cause(
         "random-stream-differs-across-replicas",
         "Each replica draws its own random numbers, so the results cannot equal those of one device.",
-        "If this is intended, nothing needs repair: declare it with expect=, or set the rates to 0 in the "
-        "equivalence test.",
+        f"If this is intended, nothing needs repair{Hint.DECLARE_RATES}.",
         legitimate=True,
         gone_without="random",
     ),
     Cause(
         "per-replica-normalization",
         "Batch normalization used the statistics of each replica's part of the batch.",
-        "Use keras.layers.BatchNormalization(synchronized=True), or declare it with expect= if intended.",
+        f"Use keras.layers.BatchNormalization(synchronized=True){Hint.OR_DECLARE}.",
         legitimate=True,
         gone_without="normalization",
     ),
@@ -269,8 +269,8 @@ _DATA = (
     Cause(
         "global-batch-wrong",
         "The replicas' batches do not add up to the global batch.",
-        "With experimental_distribute_dataset, batch by run.global_batch_size. With "
-        "distribute_datasets_from_function, batch by context.get_per_replica_batch_size(run.global_batch_size).",
+        f"With experimental_distribute_dataset, batch by {Hint.BATCH_SIZE}. With "
+        f"distribute_datasets_from_function, batch by context.get_per_replica_batch_size({Hint.BATCH_SIZE}).",
     ),
     Cause(
         "unequal-steps",
@@ -311,7 +311,8 @@ _CHECKPOINTS = (
     Cause(
         "unsafe-checkpoint-path",
         "Several ranks write the same path.",
-        "Save on every worker. Those other than the chief must save to a temporary path of their own (run.rank_path).",
+        "Save on every worker. Those other than the chief must save to a temporary path of their own"
+        f"{Hint.OF_RANK_PATH}.",
     ),
 )
 
@@ -330,8 +331,8 @@ _PARAMETER_SERVER = (
     Cause(
         "closures-not-awaited",
         "Weights were read while closures still ran on the workers: nothing waited for them.",
-        "Call coordinator.join() after the last coordinator.schedule(), before weights are read, saved or recorded "
-        "(run.record()).",
+        "Call coordinator.join() after the last coordinator.schedule(), before weights are read, saved or recorded"
+        f"{Hint.OF_RUN_RECORD}.",
     ),
     Cause(
         "staleness-exceeded",
@@ -380,7 +381,7 @@ _RUN = (
     Cause(
         "unsupported-by-framework",
         "The installed TensorFlow or Keras cannot do this under the strategy.",
-        "Declare it with expect= and a reason, or use the alternative named in the message.",
+        f"{Hint.DECLARE_OR} the alternative named in the message.",
         accepted=True,
     ),
     Cause(
@@ -408,13 +409,13 @@ _RUN = (
     Cause(
         "rank-did-not-run",
         "A rank delivered no result.",
-        "Every rank must reach run.watch and the training steps: look for code that depends on the rank.",
+        f"Every rank must reach {Hint.WATCH_AND_STEPS}: look for code that depends on the rank.",
     ),
     Cause(
         "deadline-exceeded",
         "The run did not end in time.",
         "The stacks below show where each rank waits: a collective that not all ranks issue is the usual "
-        "reason. Raise timeout= if the work is merely long.",
+        f"reason. Raise {Hint.TIMEOUT} if the work is merely long.",
     ),
 )
 

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.hints import Hint, HintedError
 from pytest_ddl.messages import did_you_mean
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
 from pytest_ddl.strategies.spec import StrategySpec
@@ -43,13 +44,13 @@ class Expectations(dict[str, str]):
 def parse_expectations(expect: Mapping[str, str] | Collection[str]) -> Expectations:
     """Return ``expect=`` for one strategy. A collection of causes has no reasons."""
     if isinstance(expect, str):
-        raise ValueError(f"expect={expect!r} must map cause ids to reasons, for example {{{expect!r}: 'why'}}")
+        raise HintedError(f"{Hint.EXPECT}{expect!r} must map cause ids to reasons, for example {{{expect!r}: 'why'}}")
     expected = Expectations(expect if isinstance(expect, Mapping) else dict.fromkeys(expect, "no reason given"))
     for key in expected:
         cause = cause_of(key)
         if cause not in CAUSES:
             hint = did_you_mean(cause, CAUSES, 0.7) or f"; valid: {', '.join(sorted(CAUSES))}"
-            raise ValueError(f"expect= names an unknown cause {cause!r}{hint}")
+            raise HintedError(f"{Hint.EXPECT} names an unknown cause {cause!r}{hint}")
     return expected
 
 
@@ -71,9 +72,9 @@ def expectations_for(spec: StrategySpec, expect: Expect, registry: StrategyRegis
             wanted = registry.parse_variant(name)
         except UnknownStrategyError as error:
             known = f"{name!r} is a cause, and its reason must be text" if cause_of(name) in CAUSES else str(error)
-            raise ValueError(f"expect={{{name!r}: {value!r}}}: {known}") from None
+            raise HintedError(f"{Hint.OF_STRATEGY(name, repr(value))}: {known}") from None
         if isinstance(value, str) or not isinstance(value, Collection):
-            raise ValueError(f"expect={{{name!r}: {value!r}}} must map the strategy to {{cause id: reason}}")
+            raise HintedError(f"{Hint.OF_STRATEGY(name, repr(value))} must map the strategy to {{cause id: reason}}")
         declared = parse_expectations(value)
         if "[" not in name and wanted.name == spec.name:
             levels[1].update(declared)

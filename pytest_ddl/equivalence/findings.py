@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
+
+from pytest_ddl.hints import FrontEnd
 
 
 class Doubt(NamedTuple):
@@ -141,6 +143,11 @@ class Finding:
     ratio: float | None = None
     """|change under the strategy| / |change on one device| of the variable in this step."""
 
+    def rendered(self, front_end: FrontEnd) -> Finding:
+        """Return the finding with the words of a front end in place of its hints."""
+        message, fix, evidence = (text and front_end.render(text) for text in (self.message, self.fix, self.evidence))
+        return replace(self, message=message or "", fix=fix, evidence=evidence)
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -188,6 +195,13 @@ class CheckResult:
     """True if the check could not decide because of the program, so that its author can change this."""
     needs: str = ""
     """What the program or the test can do to make the check apply; empty if it cannot."""
+
+    def rendered(self, front_end: FrontEnd) -> CheckResult:
+        """Return the result with the words of a front end in place of its hints."""
+        findings = tuple(finding.rendered(front_end) for finding in self.findings)
+        return replace(
+            self, reason=front_end.render(self.reason), needs=front_end.render(self.needs), findings=findings
+        )
 
 
 WORST_FIRST = (Outcome.FAIL, Outcome.INCONCLUSIVE, Outcome.PASS, Outcome.NOT_APPLICABLE)

@@ -8,6 +8,7 @@ from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.comparison import Place
 from pytest_ddl.equivalence.evidence.observe import of_kind, shared_steps
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Outcome
+from pytest_ddl.hints import Hint
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 
@@ -49,7 +50,7 @@ def no_steps(check: str, distributed: TrainingRecord, reference: TrainingRecord 
         return inconclusive(check, reason, follows=True)
     if any(rank.results for rank in distributed.ranks):
         return not_applicable(check, "no training step; check METRIC-EQ judges what evaluate and predict return")
-    reason = "no training step was recorded: does the program use run.steps, run.batches, run.fit or run.record?"
+    reason = f"no training step was recorded{Hint.USES_LOOPS}"
     notes = [note for rank in distributed.ranks for note in rank.notes if note.kind is NoteKind.NEVER_BEGAN]
     reason = f"no training step was recorded: {notes[0]}" if notes else reason
     return inconclusive(check, reason, in_program=True)
@@ -103,15 +104,11 @@ def unmatched(
                 ", ".join(f"{len(_of(side, kind))} {kind.value}" for kind in kinds) for side in (theirs, ours)
             )
             message = f"different variables are watched {there} and {where}: {', '.join(alone[:3])}"
-            fix = (
-                "Watch the same objects in the same order in every run: call run.watch(model=..., optimizer=...) "
-                "unconditionally."
-            )
             names = [v.name for v in theirs or ours]
             watched = f"{'these' if theirs else 'those of one device'}: {', '.join(names[:6])}"
             return [
                 Finding(check, message, cause, step=0, worker=rank, observed=observed, expected=expected,
-                        fix=fix, evidence=watched)
+                        fix=Hint.WATCH_ALIKE(), evidence=watched)
             ]  # fmt: skip
     return []
 

@@ -14,10 +14,10 @@ from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.equivalence.ledger import Ledger
 from pytest_ddl.equivalence.roles import Roles
 from pytest_ddl.equivalence.text import headline, render_report
+from pytest_ddl.hints import FrontEnd
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training.places import Places
-from pytest_ddl.words import FIXTURE, Words
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Report:
     tolerance: Tolerance | None = field(default=None, repr=False, compare=False)
     """Bounds that judged the differences; ``None`` if the checks did not share one set of bounds."""
 
-    words: Words = field(default=FIXTURE, repr=False, compare=False)
-    """Words in which the report speaks to the user."""
+    front_end: FrontEnd = field(default=FrontEnd.TEST, repr=False, compare=False)
+    """How the user has called the comparison."""
 
     @property
     def verdict(self) -> str:
@@ -75,7 +75,7 @@ class Report:
     @property
     def inconclusive(self) -> tuple[str, ...]:
         """Reasons why there is no verdict, as printed."""
-        return tuple(map(str, self.doubts))
+        return tuple(self.front_end.render(str(doubt)) for doubt in self.doubts)
 
     @property
     def passed(self) -> bool:
@@ -87,7 +87,7 @@ class Report:
         return self.passed
 
     def __repr__(self) -> str:
-        return f"<Report {self.verdict}: {headline(self)} (str(report) shows all)>"
+        return f"<Report {self.verdict}: {headline(self.rendered(self.front_end))} (str(report) shows all)>"
 
     @property
     def expected_end(self) -> str | None:
@@ -99,7 +99,8 @@ class Report:
     def program_reasons(self) -> tuple[str, ...]:
         """Reasons for a missing verdict that lie in the program. They make a test fail."""
         undecided = [r for r in self.results if r.outcome is Outcome.INCONCLUSIVE and r.in_program]
-        return tuple(f"{r.check}: {r.reason}" for r in undecided) if self.verdict == "inconclusive" else ()
+        reasons = (self.front_end.render(f"{r.check}: {r.reason}") for r in undecided)
+        return tuple(reasons) if self.verdict == "inconclusive" else ()
 
     @property
     def comparable(self) -> bool:
@@ -125,10 +126,19 @@ class Report:
         """Return the report with further notes on how the programs were run."""
         return replace(self, notes=(*self.notes, *(Note(NoteKind.HOW, text) for text in texts)))
 
-    def worded(self, words: Words) -> Report:
-        """Return the report with all messages in the words of the command that the user has called."""
-        names = ("results", "findings", "expected", "approximations", "known", "doubts", "notes")
-        return replace(self, words=words, **{name: words.within(getattr(self, name)) for name in names})
+    def rendered(self, front_end: FrontEnd) -> Report:
+        """Return the report with the words of a front end in place of all hints."""
+        return replace(
+            self,
+            front_end=front_end,
+            results=tuple(result.rendered(front_end) for result in self.results),
+            findings=[finding.rendered(front_end) for finding in self.findings],
+            expected=tuple((finding.rendered(front_end), reason) for finding, reason in self.expected),
+            approximations=tuple(finding.rendered(front_end) for finding in self.approximations),
+            known=tuple(finding.rendered(front_end) for finding in self.known),
+            doubts=tuple(Doubt(doubt.check, front_end.render(doubt.reason)) for doubt in self.doubts),
+            notes=tuple(Note(note.kind, front_end.render(note)) for note in self.notes),
+        )
 
     def without(self, concerns: Callable[[Finding], bool], doubt: Doubt, *, in_program: bool = False) -> Report:
         """Return the report with a doubt in place of some findings.
@@ -203,7 +213,7 @@ class Report:
         )
 
     def __str__(self) -> str:
-        return render_report(self)
+        return render_report(self.rendered(self.front_end))
 
 
 def _stops(finding: Finding) -> bool:

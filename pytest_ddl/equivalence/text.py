@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Symptom
 from pytest_ddl.equivalence.known.catalogue import KNOWN
+from pytest_ddl.hints import Hint
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.report import Report
@@ -49,8 +50,8 @@ def render_report(report: Report) -> str:
     for finding in report.known:
         lines.extend(_of_framework(finding, report))
     for cause, reason in report.unused_expectations.items():
-        text = f"unused expectation: {cause} did not occur ({reason}); remove it from expect="
-        lines.extend(_wrapped(report.words.of(text)))
+        text = f"unused expectation: {cause} did not occur ({reason})"
+        lines.extend(_wrapped(text + report.front_end.words(Hint.REMOVE)))
     for note in report.notes:
         lines.extend(_wrapped(f"note: {note}"))
     return "\n".join(line.rstrip() for line in lines)
@@ -144,7 +145,7 @@ def _in_full(finding: Finding) -> Iterator[str]:
 
 
 def _strict(report: Report) -> str:
-    return report.words.of("fails with strict=True")
+    return f"fails with {report.front_end.words(Hint.STRICT)}"
 
 
 def _of_framework(finding: Finding, report: Report) -> Iterator[str]:
@@ -152,7 +153,7 @@ def _of_framework(finding: Finding, report: Report) -> Iterator[str]:
     behavior = KNOWN[finding.known or ""]
     yield from _wrapped(f"known behavior: {_place(finding)}{behavior.id}: {behavior.explanation}; {_strict(report)}")
     yield from _field("  found", f"{finding.check}: {_cause(finding)}: {finding.message}")
-    yield from _field("  meanwhile", report.words.of(behavior.workaround))
+    yield from _field("  meanwhile", report.front_end.render(behavior.workaround))
     yield from _accepting("    to accept:", finding.cause, report, behavior.id)
 
 
@@ -161,7 +162,7 @@ def _declaration(finding: Finding, report: Report) -> Iterator[str]:
     behavior = KNOWN.get(finding.known or "")
     if behavior is not None:
         yield from _field("known as", f"{behavior.id}: {behavior.explanation}")
-        yield from _field("meanwhile", report.words.of(behavior.workaround))
+        yield from _field("meanwhile", report.front_end.render(behavior.workaround))
         yield from _accepting("  to accept:  ", finding.cause, report, behavior.id)
     elif finding.cause is not None and finding.exact and finding.cause in CAUSES and CAUSES[finding.cause].declarable:
         # A cause that was not recomputed may be another one. A line to copy would invite the reader to accept a bug.
@@ -178,9 +179,9 @@ def _key(finding: Finding, report: Report) -> str | None:
 
 def _accepting(label: str, cause: str | None, report: Report, reason: str) -> Iterator[str]:
     """Yield what declares a cause for one strategy, in one line to paste into a test or a command."""
-    if report.words.expectation:
-        name = report.strategy.partition("[")[0]
-        yield f"{label} {report.words.expectation.format(strategy=name, cause=cause, reason=reason)}"
+    name = report.strategy.partition("[")[0]
+    if line := report.front_end.words(Hint.ACCEPT, name, cause, reason):
+        yield f"{label} {line}"
 
 
 def _ended(report: Report) -> bool:
@@ -237,8 +238,8 @@ def _table(report: Report) -> Iterator[str]:
         # Most checks do not apply to most programs. Those that the user could make apply are named.
         named = [f"{result.check} (needs {result.needs})" for result in idle if result.needs]
         others = len(idle) - len(named)
-        text = f"{others}{' others' if named else ''} (reasons: report.results)"
-        named += [report.words.of(text)] if others else []
+        if others:
+            named.append(f"{others}{' others' if named else ''}{report.front_end.words(Hint.REASONS)}")
         yield from _wrapped(f"not applicable: {', '.join(named)}")
 
 

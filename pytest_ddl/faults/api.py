@@ -17,6 +17,7 @@ from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.sweep import Faults, Injector, NotInjectedError, Plan, Sweep, inject, parsed
 from pytest_ddl.faults.tasks import Tasks
 from pytest_ddl.faults.trials import Restarts
+from pytest_ddl.hints import Hint
 from pytest_ddl.items.selection import is_seconds
 from pytest_ddl.training.faults import FaultError
 
@@ -189,9 +190,9 @@ def _limits(given: Mapping[str, Any]) -> Limits:
             raise ArgumentError(f"{name}={given[name]!r} must be True or False")
     steps, seconds = given.get("max_lost_steps"), given.get("detected_within")
     if steps is not None and not (is_whole(steps) and steps >= 0):
-        raise ArgumentError(f"max_lost_steps={steps!r} must be a whole number, at least 0")
+        raise ArgumentError(f"{Hint.MAX_LOST_STEPS(repr(steps))} must be a whole number, at least 0")
     if seconds is not None and seconds != 0 and not is_seconds(seconds):
-        raise ArgumentError(f"detected_within={seconds!r} must be a number of seconds, at least 0")
+        raise ArgumentError(f"{Hint.DETECTED_WITHIN(repr(seconds))} must be a number of seconds, at least 0")
     return Limits(**given)
 
 

@@ -30,7 +30,7 @@ def document(report: FaultReport) -> str:
     title = escape(f"Faults under {report.strategy}")
     summary = escape(report.headline)
     table = escape("\n".join(report.table()))
-    rows = "\n".join(_row(trial, report.limits.broken_by(trial)) for trial in report.trials)
+    rows = "\n".join(_row(trial, report.broken_by(trial)) for trial in report.trials)
     head = "".join(
         f"<th>{name}</th>" for name in ("fault", "verdict", "what it cost", "s to detect", "s to resume", "cause")
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.faults.verdict import FIXES, Trial, Verdict
+from pytest_ddl.hints import Hint
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.findings import Finding
@@ -38,26 +39,29 @@ class Limits:
         if not trial.recovered:
             return trial.message
         if trial.verdict is Verdict.REFUSED:
-            continues = "always_loadable=True" if self.always_loadable else f"max_lost_steps={self.max_lost_steps}"
             needed = self.always_loadable or self.max_lost_steps is not None
-            return f"{continues}, and the program did not continue at an older save" if needed else ""
+            return f"{self._continues}, and the program did not continue at an older save" if needed else ""
         if self.exact and trial.verdict is not Verdict.EXACT:
-            return f"exact=True, and the run is only {trial.verdict.value}"
+            return f"{Hint.EXACT}, and the run is only {trial.verdict.value}"
         unknown = trial.attempts > 1 and trial.resumed_at is None
         if unknown and (self.max_lost_steps is not None or self.always_loadable):
-            name = "always_loadable=True" if self.always_loadable else f"max_lost_steps={self.max_lost_steps}"
-            return f"{name}, and it is not known where the run continued: its values are those of no step"
+            return f"{self._continues}, and it is not known where the run continued: its values are those of no step"
         if self.max_lost_steps is not None and (trial.work_lost or 0) > self.max_lost_steps:
             made = "1 step was" if trial.work_lost == 1 else f"{trial.work_lost} steps were"
-            return f"max_lost_steps={self.max_lost_steps}, and {made} made again"
+            return f"{Hint.MAX_LOST_STEPS(self.max_lost_steps)}, and {made} made again"
         if self.detected_within is not None and (trial.detected or 0.0) > self.detected_within:
-            return f"detected_within={self.detected_within:g}, and it took {trial.detected:.2f} s"
+            return f"{Hint.DETECTED_WITHIN(format(self.detected_within, 'g'))}, and it took {trial.detected:.2f} s"
         if self.always_loadable and trial.attempts > 1 and (trial.resumed_at or 0) < trial.complete_save:
             at = f"step {trial.resumed_at}" if trial.resumed_at else "the start"
             return (
-                f"always_loadable=True, and the run continued at {at}: the save of step {trial.complete_save} is lost"
+                f"{Hint.ALWAYS_LOADABLE}, and the run continued at {at}: the save of step {trial.complete_save} is lost"
             )
         return ""
+
+    @property
+    def _continues(self) -> str:
+        """The limit on where a program must continue."""
+        return Hint.ALWAYS_LOADABLE() if self.always_loadable else Hint.MAX_LOST_STEPS(self.max_lost_steps)
 
 
 @dataclass(frozen=True)
@@ -77,11 +81,15 @@ class FaultReport:
     not_injected: str = ""
     """Why no fault could be injected; empty if at least one was."""
 
+    def broken_by(self, trial: Trial) -> str:
+        """Return which limit a trial has broken, in the words of the front end, or an empty text."""
+        return self.comparison.front_end.render(self.limits.broken_by(trial))
+
     @property
     def broken(self) -> tuple[tuple[Trial, str], ...]:
         """The trials that broke a limit, each with the reason, the worst first."""
         order = list(Verdict)
-        found = [(trial, why) for trial in self.trials if (why := self.limits.broken_by(trial))]
+        found = [(trial, why) for trial in self.trials if (why := self.broken_by(trial))]
         return tuple(sorted(found, key=lambda pair: -order.index(pair[0].verdict)))
 
     @property
@@ -163,7 +171,7 @@ class FaultReport:
             "faults": [str(fault) for fault in trial.schedule],
             "verdict": trial.verdict.value,
             "message": trial.message,
-            "broken": self.limits.broken_by(trial),
+            "broken": self.broken_by(trial),
             "steps": trial.steps,
             "examples_twice": trial.twice,
             "examples_never": trial.never,
@@ -178,7 +186,7 @@ class FaultReport:
         }
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return self.comparison.front_end.render("\n".join(self._lines()))
 
     def _lines(self) -> Iterable[str]:
         yield self.headline

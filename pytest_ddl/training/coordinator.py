@@ -94,8 +94,8 @@ def concurrently(
     listener.begin_asynchronous()
     if steps is None:
         raise ValueError(
-            "run.steps(..., concurrent=True) schedules all steps at once, so it needs their number: "
-            "pass steps=, or steps= to the check."
+            "run.steps(..., concurrent=True) schedules all steps at once, so it needs their number: pass steps= here, "
+            "or give the comparison a number of steps."
         )
     coordinator = coordinator_of(strategy)
     there = data.number_of_steps(dataset)

@@ -44,7 +44,7 @@ class Fitting:
         listener = self._listener
         listener.begin_call("run.fit", model)
         if listener.reached_limit:
-            listener.note(NoteKind.NOT_RUN, "run.fit was not run: the limit of steps was reached before it")
+            listener.note(NoteKind.NOT_RUN, "Model.fit was not run: the limit of steps was reached before it")
             return None
         if self._settings.repeat and uses_coordinator(self._strategy):
             raise TypeError(
@@ -203,7 +203,7 @@ def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
         # Keras refuses on_train_batch_end under this strategy, because batches run asynchronously.
         listener.note(
             NoteKind.EPOCHS_AS_STEPS,
-            "run.fit under parameter_server records epochs as steps: Keras does not report the end of a batch",
+            "Model.fit under parameter_server is recorded by epochs: Keras does not report the end of a batch",
         )
         listener.begin_asynchronous(epochs_as_steps=True)
         methods["on_epoch_end"] = on_train_batch_end

@@ -74,6 +74,6 @@ def own_iterator_ended(step: int | None = None) -> RuntimeError:
     where = "a step" if step is None else f"step {step}"
     return RuntimeError(
         f"an iterator of the program's own ended in {where}, but the data of the loop has not ended. Only the end "
-        "of the data given to run.steps ends the loop. Repeat the other data (dataset.repeat()), or zip both datasets "
+        "of the data given to the loop ends it. Repeat the other data (dataset.repeat()), or zip both datasets "
         "(tf.data.Dataset.zip) so that they end together."
     )

@@ -17,6 +17,7 @@ from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise
 from pytest_ddl.equivalence.verdict.root_causes import root_causes
+from pytest_ddl.hints import FrontEnd
 from pytest_ddl.records import ErrorRecord, LayerRecord, TrainingRecord, VariableKind, VariableRecord
 
 EVEN, UNEVEN = (12, 12, 12), (12, 5, 12)
@@ -441,7 +442,7 @@ def test_a_deadline_on_one_device_names_the_timeout() -> None:
     reference, distributed = pair(Program(replicas=2))
     error = ErrorRecord("deadline", "60 s", "stacks", step=0, file="<string>", line=10)
     late = replace(reference, ranks=tuple(replace(rank, error=error) for rank in reference.ranks))
-    result = judge(late, distributed).result("RUN")
+    result = judge(late, distributed).rendered(FrontEnd.TEST).result("RUN")
     assert result is not None
     assert result.reason.endswith("set a longer timeout=")
     assert "<string>" not in str(result.details)

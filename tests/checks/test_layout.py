@@ -11,6 +11,7 @@ from simulated_training import Program, pair
 from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.hints import FrontEnd
 from pytest_ddl.records import LayoutRecord, TrainingRecord
 from pytest_ddl.strategies.spec import Capabilities
 
@@ -58,7 +59,7 @@ def test_layouts_as_declared_pass() -> None:
     ],
 )
 def test_another_layout_is_named(change: dict[str, Any], words: str) -> None:
-    report = laid_out(replace(KERNEL, **change))
+    report = laid_out(replace(KERNEL, **change)).rendered(FrontEnd.TEST)
     assert [finding.cause for finding in report.findings] == ["layout-wrong"]
     assert words in report.findings[0].message
 

@@ -12,6 +12,7 @@ from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.faults.page import write
 from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.verdict import MEANINGS, RECOVERED, Trial, Verdict
+from pytest_ddl.hints import FrontEnd
 from pytest_ddl.training.faults import Fault
 
 FIRST = (Fault.parse("kill worker:0 before step 1"),)
@@ -19,7 +20,7 @@ SECOND = (Fault.parse("kill worker:1 before step 1"),)
 IN_RESTORE = (*FIRST, Fault.parse("kill worker:0 before restore 1 of attempt 2"))
 
 
-PASSED = SimpleNamespace(verdict="pass")
+PASSED = SimpleNamespace(verdict="pass", front_end=FrontEnd.TEST)
 
 
 def trial(schedule=FIRST, verdict=Verdict.EXACT, **given):
@@ -101,9 +102,17 @@ def test_the_first_line_names_the_worst_verdict_and_its_fault():
     assert report(trial()).first_line == report(trial()).headline
 
 
+@pytest.mark.parametrize(("front_end", "told"), [(FrontEnd.TEST, "exact=True, and"), (FrontEnd.CHECK, "--exact, and")])
+def test_a_broken_limit_is_named_in_the_words_of_the_caller(front_end, told):
+    made = report(trial(verdict=Verdict.EQUAL), exact=True)
+    made = replace(made, comparison=SimpleNamespace(verdict="pass", front_end=front_end))
+    assert f"    {told} the run is only equal" in str(made)
+    assert made.first_line.startswith(told)
+
+
 @pytest.mark.parametrize("verdict", ["known", "inconclusive", "pass"])
 def test_a_recovery_is_no_pass_if_the_comparison_is_none(verdict):
-    made = replace(report(trial()), comparison=SimpleNamespace(verdict=verdict))
+    made = replace(report(trial()), comparison=SimpleNamespace(verdict=verdict, front_end=FrontEnd.TEST))
     assert (made.recovered, made.verdict, bool(made)) == (True, verdict, verdict == "pass")
     assert replace(made, trials=(trial(verdict=Verdict.LOST),)).verdict == "fail"
 

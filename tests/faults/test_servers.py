@@ -16,6 +16,7 @@ from pytest_ddl import Sweep, check_training
 from pytest_ddl.equivalence.runs.arguments import ArgumentError
 from pytest_ddl.faults.report import Limits
 from pytest_ddl.faults.verdict import Verdict
+from pytest_ddl.hints import FrontEnd
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +58,7 @@ def _costs_its_closure_at_most(trial, lost):
     assert (trial.steps, trial.never, trial.attempts) == (1, programs.BATCH, 1)
     closures = "1 closure" if lost == 1 else f"{lost} closures"
     assert f"retried: lost 1 step, 12 examples never; {closures} in flight may cost" in trial.message
-    assert Limits(exact=True).broken_by(trial) == "exact=True, and the run is only retried"
+    assert FrontEnd.TEST.render(Limits(exact=True).broken_by(trial)) == "exact=True, and the run is only retried"
 
 
 def test_a_parameter_server_that_is_lost_costs_a_restart():

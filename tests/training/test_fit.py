@@ -58,7 +58,7 @@ def test_fit_of_tf_keras(ranks, strategy):
 def test_fit_under_parameter_server(ranks, records):
     (record,) = ranks("parameter_server", programs.fits_tf_keras_epochs, global_batch_size=8)
     assert len(record.steps) == 2
-    assert any("records epochs as steps" in note for note in record.notes)
+    assert any("is recorded by epochs" in note for note in record.notes)
     (keras_3,) = records("parameter_server", programs.fits, global_batch_size=8)
     assert "ClusterCoordinator.create_per_worker_dataset" in keras_3.error.message
 

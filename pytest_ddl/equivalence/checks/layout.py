@@ -7,6 +7,7 @@ from pytest_ddl.equivalence.evidence.observe import WEIGHTS
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import LayoutRecord, RankRecord, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "LAYOUT"
@@ -27,7 +28,7 @@ def check_layout(reference: TrainingRecord, distributed: TrainingRecord, toleran
     if findings:
         return failed(CHECK, findings)
     if judged == 0:
-        return inconclusive(CHECK, "no watched variable has a layout: make them in run.strategy.scope()")
+        return inconclusive(CHECK, "no watched variable has a layout: make them in strategy.scope()")
     without = [v.name for rank in distributed.ranks for v in rank.variables if v.layout is None]
     if without:
         return inconclusive(CHECK, f"no layout of {', '.join(without[:3])} was recorded")
@@ -44,7 +45,7 @@ def _rules(rank: RankRecord) -> list[Finding]:
     return [
         _finding(
             rank,
-            f"the rule {pattern!r} of run.layout_map matches no variable, so the variables that it should shard are "
+            f"the rule {pattern!r} of {Hint.LAYOUT_MAP} matches no variable, so the variables that it should shard are "
             "replicated",
             observed="no variable",
             expected="a variable whose path has the pattern",
@@ -61,7 +62,7 @@ def _variable(rank: RankRecord, variable: VariableRecord, layout: LayoutRecord) 
         found.append(
             _finding(
                 rank,
-                f"{variable.name} is not laid out as run.layout_map says; set the rule before the variable is made",
+                f"{variable.name} is not laid out as {Hint.LAYOUT_MAP} says; set the rule before the variable is made",
                 str(layout.actual),
                 str(layout.declared),
                 variable.name,

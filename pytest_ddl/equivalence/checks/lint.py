@@ -10,6 +10,7 @@ from pytest_ddl.equivalence.evidence.observe import compared_with_reference, is_
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import GradientStage, RankRecord, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "LINT"
@@ -69,7 +70,7 @@ def _cluster(rank: RankRecord, distributed: TrainingRecord) -> list[Finding]:
             worker=rank.rank,
             observed=observed,
             expected=str(asked),
-            fix="Use run.strategy. If the program makes its own strategy, set TF_CONFIG on every worker first, and "
+            fix=f"{Hint.USE_STRATEGY} If the program makes its own strategy, set TF_CONFIG on every worker first, and "
             "make the strategy before any other TensorFlow operation.",
         )
         for message, observed in messages[:1]

@@ -19,6 +19,7 @@ from pytest_ddl.equivalence.evidence.results import Returned, returned
 from pytest_ddl.equivalence.evidence.tolerance import GROSS, Bound, Decision, Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Reason, Unjudged
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed, unmatched
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind
 
 CHECK = "METRIC-EQ"
@@ -135,7 +136,7 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
         result = not_applicable(CHECK, why)
     else:
         why = f"no metric, named value or result was recorded on both sides{skipped}"
-        result = not_applicable(CHECK, why, "run.watch(metrics=...) or run.value(...)")
+        result = not_applicable(CHECK, why, Hint.METRICS())
     later = _later(reference, distributed, sound)
     return replace(result, unjudged=tuple(dict.fromkeys([*seen.skipped, *later])))
 

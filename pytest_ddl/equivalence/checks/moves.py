@@ -17,6 +17,7 @@ from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
 from pytest_ddl.equivalence.evidence.unmoved import unmoved
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Reason, Unjudged
 from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, no_steps, not_applicable, passed
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "MOVES"
@@ -31,7 +32,7 @@ def check_moves(reference: TrainingRecord, distributed: TrainingRecord, toleranc
         return no_steps(CHECK, distributed, reference)
     trainable = of_kind(reference, VariableKind.TRAINABLE)
     if not trainable:
-        return not_applicable(CHECK, "no trainable variable was watched", "run.watch(model=...)")
+        return not_applicable(CHECK, "no trainable variable was watched", Hint.A_MODEL())
     moving = [v for v in trainable if tolerance.moved(v.index, steps)]
     findings = [
         _finding(reference, distributed, v, steps, "variable-did-not-move", "stands still on")

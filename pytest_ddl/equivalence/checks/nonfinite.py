@@ -13,12 +13,13 @@ from pytest_ddl.equivalence.evidence.observe import component_updates, is_loss_s
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import failed, finding_at, not_applicable, not_observed, passed
+from pytest_ddl.hints import Hint
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "NONFINITE"
 UPDATED = "updated"
-NAMED = f'checks=["{CHECK}"]'
+NAMED = Hint.ONLY_CHECK(CHECK)
 
 _ALIKE = Bound(0.0, "replicas must decide alike")
 _EXACT = Bound(0.0, "a loss scale changes by exact factors")

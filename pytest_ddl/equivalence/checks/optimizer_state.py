@@ -24,6 +24,7 @@ from pytest_ddl.equivalence.outcomes import (
     unmatched,
     wide,
 )
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import TrainingRecord, VariableKind
 
 CHECK = "OPT-STATE"
@@ -71,7 +72,7 @@ def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord
     if unread is not None:
         return inconclusive(CHECK, unread)
     if compared == 0:
-        return not_applicable(CHECK, "no optimizer was watched, or it has no state", "run.watch(optimizer=...)")
+        return not_applicable(CHECK, "no optimizer was watched, or it has no state", Hint.AN_OPTIMIZER())
     return passed(CHECK, f"{compared} components of slots and counters, up to step {last}")
 
 

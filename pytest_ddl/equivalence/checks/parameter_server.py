@@ -15,6 +15,7 @@ from pytest_ddl.equivalence.evidence.observe import WEIGHTS, built_late, is_asyn
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
+from pytest_ddl.hints import Hint
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind, VariableRecord
 
@@ -28,8 +29,7 @@ _READ_MODIFY_WRITE = (
 
 _NOTHING_COMPARED = (
     "steps ran concurrently, so that no weight can be compared with one device, and no variable counts the updates; "
-    "call run.watch(optimizer=...) for its count of updates, or watch a variable to which each step adds 1 by "
-    "assign_add, and record every step on one device; or let run.steps(train_step, dataset) run one step at a time"
+    f"{Hint.WATCH_UPDATES}"
 )
 
 
@@ -62,7 +62,7 @@ def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecor
         return inconclusive(
             CHECK,
             "Model.fit ran whole epochs here, and ended with the limit of steps on one device: nothing can be "
-            "compared; leave steps= out",
+            f"compared; {Hint.LEAVE_STEPS_OUT}",
         )
     if not rank.steps or not reference.num_steps:
         return inconclusive(CHECK, "no step was recorded", in_program=True)
@@ -261,7 +261,7 @@ def _other_whole_number(
             return (
                 f"{variable.name} ends at {np.ravel(actual)[place]:g} instead of {np.ravel(last)[place]:g}, and the "
                 "program records too few steps to tell a lost update from the order of the closures: add to it with "
-                "assign_add, or call coordinator.join() and run.record() several times"
+                f"assign_add, or record{Hint.OF_RUN_RECORD} several times, each time after coordinator.join()"
             )
     return None
 

@@ -38,6 +38,7 @@ from pytest_ddl.equivalence.checks.write import check_write
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult
 from pytest_ddl.equivalence.roles import NO_ROLE, Role, Roles
+from pytest_ddl.hints import Hint, HintedError
 from pytest_ddl.messages import did_you_mean
 from pytest_ddl.records import TrainingRecord
 
@@ -88,7 +89,7 @@ CHECKS: tuple[Check, ...] = (
         "RESUME",
         check_resume,
         "interrupted training continues from the point of the interruption",
-        "run.restart() in the program",
+        "an interruption by restart()",
         Role.RESUMPTION,
     ),
     Check(
@@ -182,15 +183,15 @@ def select(names: Collection[str] | None, known: Sequence[Check] = CHECKS) -> li
     if names is None:
         return list(known)
     if isinstance(names, str):
-        raise ValueError(f"checks={names!r} must be a collection of names, for example [{names!r}]")
+        raise HintedError(f"{Hint.CHECKS}{names!r} must be a collection of names, for example [{names!r}]")
     valid = [check.name for check in known]
     if not names:
-        raise ValueError(
-            'checks= names no check: leave it out to run all of them, or name some, for example ["STEP-EQ"]; '
+        raise HintedError(
+            f'{Hint.CHECKS} names no check: leave it out to run all of them, or name some, for example ["STEP-EQ"]; '
             f"valid: {', '.join(valid)}"
         )
     for name in names:
         if name not in valid:
             hint = did_you_mean(str(name).upper(), valid)
-            raise ValueError(f"checks= names an unknown check {name!r}{hint}; valid: {', '.join(valid)}")
+            raise HintedError(f"{Hint.CHECKS} names an unknown check {name!r}{hint}; valid: {', '.join(valid)}")
     return [check for check in known if check.name in names or check.name == "RUN"]

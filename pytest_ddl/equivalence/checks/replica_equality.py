@@ -16,6 +16,7 @@ from pytest_ddl.equivalence.evidence.owners import owner_of
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
 from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, not_applicable, passed
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "REPLICA-EQ"
@@ -35,7 +36,7 @@ def check_replica_equality(reference: TrainingRecord, distributed: TrainingRecor
     if not watched and distributed.errors:
         return inconclusive(CHECK, "the run ended before values of variables were recorded: see RUN", follows=True)
     if not watched:
-        return inconclusive(CHECK, "no variable was watched: call run.watch(model=..., optimizer=...)", in_program=True)
+        return inconclusive(CHECK, f"no variable was watched: {Hint.WATCH}", in_program=True)
     comparison = Comparison(reference, distributed, tolerance)
     compared, findings = 0, []
     # State that is declared to differ must hide neither weights that drift later nor the state of something else. So

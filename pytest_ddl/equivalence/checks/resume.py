@@ -15,6 +15,7 @@ from pytest_ddl.equivalence.evidence.observe import is_seed, read_locally, share
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "RESUME"
@@ -42,7 +43,7 @@ def check_resume(reference: TrainingRecord, distributed: TrainingRecord, toleran
     """Compare the values with which training continued, bit for bit, with those before the interruption."""
     steps = [step for rank in distributed.ranks for step in rank.resumed]
     if not steps:
-        return not_applicable(CHECK, "the program does not interrupt itself with run.restart()", "run.restart()")
+        return not_applicable(CHECK, "the program does not interrupt itself", Hint.RESTART())
     step = steps[0]
     compared, lost = 0, []
     for rank in distributed.ranks:
@@ -55,7 +56,7 @@ def check_resume(reference: TrainingRecord, distributed: TrainingRecord, toleran
     if findings:
         return failed(CHECK, findings)
     if not compared:
-        why = "training continued without run.steps, run.batches or run.fit, which record the values at its start"
+        why = f"training continued without {Hint.LOOPS}, which record the values at its start"
         return not_applicable(CHECK, why)
     if shared_steps(reference, distributed) <= step:
         why = f"no step was recorded after the interruption that followed step {step}"

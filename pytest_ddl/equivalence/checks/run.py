@@ -15,6 +15,7 @@ from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.evidence.without_a_step import without_a_step
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Symptom
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, passed
+from pytest_ddl.hints import Hint
 from pytest_ddl.messages import summary
 from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
 from pytest_ddl.tracebacks import folded, package_of
@@ -62,7 +63,7 @@ def _reference_failed(reference: TrainingRecord, distributed: TrainingRecord) ->
     if reference.refused is not None:
         reason = f"the program fails by itself, without a strategy{' too' if others else ''}: {_headline(error)}"
     if error.type == "deadline":
-        reason = "the run on one device did not end in time: if the machine is slow, set a longer timeout="
+        reason = f"the run on one device did not end in time: if the machine is slow, set a longer {Hint.TIMEOUT}"
     if error.type == "died":
         reason = f"the process of the run on one device ended before the function returned: it {error.message}"
     mistake = known_mistake(error)

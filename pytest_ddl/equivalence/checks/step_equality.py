@@ -15,6 +15,7 @@ from pytest_ddl.equivalence.evidence.one_sided import lone_variables
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, no_steps, passed, wide
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "STEP-EQ"
@@ -29,7 +30,7 @@ def check_step_equality(reference: TrainingRecord, distributed: TrainingRecord, 
         reason = "the run on one device failed before it watched a weight: see RUN"
         return inconclusive(CHECK, reason, follows=True)
     if not of_kind(reference, *WEIGHTS) and not structure:
-        reason = unwatched(reference, distributed) or "no weight was watched: call run.watch(model=..., optimizer=...)"
+        reason = unwatched(reference, distributed) or f"no weight was watched: {Hint.WATCH}"
         return inconclusive(CHECK, reason, in_program=True)
     found = comparison.differences()
     if found.step == 0:
@@ -136,7 +137,7 @@ def _structure(reference: TrainingRecord, distributed: TrainingRecord) -> list[F
             if left.index != right.index and not (distributed.errors or reference.errors):
                 message = f"{right.name} is watched in another order than on one device"
                 observed, expected = (f"{v.name} at place {v.index + 1}" for v in (right, left))
-                fix = "Call run.watch in the same order in every run."
+                fix = Hint.WATCH_ALIKE()
                 return [
                     Finding(CHECK, message, variable=right.name, observed=observed, expected=expected, step=0, fix=fix)
                 ]

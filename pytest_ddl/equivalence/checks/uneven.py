@@ -8,6 +8,7 @@ from pytest_ddl.equivalence.evidence.observe import is_uneven, sizes
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, not_observed, passed
+from pytest_ddl.hints import Hint
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import TrainingRecord
 
@@ -26,7 +27,7 @@ def check_uneven(reference: TrainingRecord, distributed: TrainingRecord, toleran
         return not_applicable(CHECK, not_observed(distributed, "batch sizes were", NoteKind.BATCHES))
     uneven = [step for step in range(1, steps + 1) if is_uneven(distributed, step)]
     if not uneven:
-        return not_applicable(CHECK, "every batch split evenly over the replicas", f'checks=["{CHECK}"]')
+        return not_applicable(CHECK, "every batch split evenly over the replicas", Hint.ONLY_CHECK(CHECK))
     found = comparison.differences()
     if found.step is not None and found.step in uneven:
         finding = explain(CHECK, comparison, found.first)

@@ -10,6 +10,7 @@ from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import of_kind, read_locally
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import VariableKind
 
 CAUSE = "changed-after-last-step"
@@ -41,7 +42,7 @@ def changed_afterwards(check: str, comparison: Comparison, kinds: Sequence[Varia
         check,
         f"{found.variable} differs from one device when the program ends, and the step in which the data ended had "
         f"changed {', '.join(names[:3])} in part; give the dataset its length "
-        "(tf.data.experimental.assert_cardinality), or pass steps=",
+        f"(tf.data.experimental.assert_cardinality), or pass {Hint.STEPS}",
     )
 
 

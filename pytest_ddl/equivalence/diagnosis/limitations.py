@@ -96,7 +96,7 @@ FIT_OF_WORKERS = Limitation(
 FIT_OF_COORDINATOR = Limitation(
     r"To use this dataset, you need to pass this dataset to ClusterCoordinator\.create_per_worker_dataset",
     "Model.fit does not work in Keras 3 under this strategy: it reads the dataset without the coordinator (seen in "
-    "Keras 3.15.1). Use a ClusterCoordinator loop (run.steps) or tf_keras",
+    "Keras 3.15.1). Use a ClusterCoordinator loop or tf_keras",
     "https://keras.io/guides/distributed_training_with_tensorflow/",
     # Keras removes its own frames from the traceback, except this one.
     traceback=r"keras/src/utils/traceback_utils\.py",
@@ -105,7 +105,7 @@ FIT_OF_COORDINATOR = Limitation(
 FIT_OF_DTENSOR = Limitation(
     r"'tf\.IteratorGetNext' op ComputeLayoutForward error",
     "DTensor cannot lay out what an iterator yields inside a tf.function, which is how Keras' Model.fit and "
-    "evaluate read their data (TensorFlow 2.21, Keras 3.15.1); train in a custom loop (run.steps)",
+    "evaluate read their data (TensorFlow 2.21, Keras 3.15.1); train in a custom loop",
     "https://www.tensorflow.org/guide/dtensor_overview",
 )
 TENSOR_LISTS = Limitation(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import ErrorRecord
 from pytest_ddl.tracebacks import frames_in, is_own, package_of
 
@@ -85,7 +86,7 @@ MISTAKES: tuple[Mistake, ...] = (
         r"(OwnedIterator|DistributedIterator\w*)( object|'|\b.{0,40}(convert|unsupported|Tensor))|"
         r"convert.{0,80}(OwnedIterator|DistributedIterator)",
         "worker-raised",
-        "The train_step of run.steps gets an iterator, not a batch: begin it with batch = next(iterator).",
+        f"{Hint.TRAIN_STEP} gets an iterator, not a batch: begin it with batch = next(iterator).",
     ),
     VALUE_OF_EVERY_REPLICA,
     STATE_OF_THE_GLOBAL_BATCH,

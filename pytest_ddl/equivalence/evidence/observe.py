@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pytest_ddl.equivalence.evidence.arrays import Float, is_numeric
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind, VariableRecord
 
 WEIGHTS = (VariableKind.TRAINABLE, VariableKind.FROZEN)
@@ -103,7 +104,7 @@ def unwatched(reference: TrainingRecord, distributed: TrainingRecord) -> str | N
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return (
         f"{len(names)} variable(s) are trained but not watched, so they were not compared: "
-        f"{', '.join(names[:3])}{more}; call run.watch(model=...) for the whole model, or run.watch(variables=...)"
+        f"{', '.join(names[:3])}{more}; {Hint.WATCH_ALL}"
     )
 
 

@@ -71,6 +71,7 @@ from pytest_ddl.equivalence.evidence.arithmetic import (
 from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff as unit_roundoff
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude, norm
 from pytest_ddl.equivalence.evidence.slices import Slices
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import Array, GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 FAILURE = 1e-9
@@ -103,7 +104,7 @@ class Bound:
     """A-priori part of the bound: the rounding if nothing amplifies it."""
     a_priori: bool = False
     """True if it holds only rounding that a formula gives, so that measuring noise may widen it."""
-    advice: str = 'use precision="float64" or fewer steps'
+    advice: str = Hint.MORE_PRECISION()
     """Advice on how to narrow a bound that is too wide."""
 
     def too_wide(self, error: float) -> bool:

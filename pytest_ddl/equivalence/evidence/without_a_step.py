@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import CallSite, TrainingRecord
 from pytest_ddl.tracebacks import is_own
 
@@ -21,8 +22,8 @@ def without_a_step(reference: TrainingRecord, distributed: TrainingRecord) -> st
     named = list(dict.fromkeys(map(_described, sites)))
     more = f", and {len(named) - _MOST} more," if len(named) > _MOST else ""
     return (
-        f"steps={sites[0].limit} was used up before {'; '.join(named[:_MOST])}{more} began, so "
-        f"{'it was' if len(named) == 1 else 'they were'} not compared: raise steps= or leave it out"
+        f"{Hint.LIMIT(sites[0].limit)} was used up before {'; '.join(named[:_MOST])}{more} began, so "
+        f"{'it was' if len(named) == 1 else 'they were'} not compared: {Hint.RAISE_STEPS}"
     )
 
 
@@ -38,7 +39,7 @@ def without_call_sites(record: TrainingRecord) -> TrainingRecord:
 def _described(site: CallSite) -> str:
     own = [frame for frame in site.frames if is_own(frame[0])] or site.frames
     places = [_place(file, line) for file, line, _instruction in own[:_MOST]]
-    return f"{site.method} at {', called from '.join(places)}"
+    return f"{Hint.CALL(site.method)} at {', called from '.join(places)}"
 
 
 def _place(file: str, line: int) -> str:

@@ -14,6 +14,7 @@ from pytest_ddl.equivalence.known.random_streams import is_seed_generator
 from pytest_ddl.equivalence.known.replica_statistics import is_of_replicas
 from pytest_ddl.equivalence.known.shared_metrics import is_summed_again
 from pytest_ddl.equivalence.known.sparse_squares import is_squares_of_parts
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import TrainingRecord
 
 _KERAS_3 = ">=3.0,<3.16"
@@ -85,21 +86,21 @@ _ENTRIES = (
         "keras-fit-multi-worker",
         limits.FIT_OF_WORKERS,
         _FIT,
-        "Train in a custom loop (run.steps), or with Model.fit of tf_keras.",
+        f"Train in a custom loop{Hint.OF_RUN_STEPS}, or with Model.fit of tf_keras.",
         "multi_worker_mirrored",
     ),
     _limit(
         "keras-fit-parameter-server",
         limits.FIT_OF_COORDINATOR,
         _FIT,
-        "Train in a ClusterCoordinator loop (run.steps), or with Model.fit of tf_keras.",
+        f"Train in a ClusterCoordinator loop{Hint.OF_RUN_STEPS}, or with Model.fit of tf_keras.",
         "parameter_server",
     ),
     _limit(
         "keras-fit-model-parallel",
         limits.FIT_OF_DTENSOR,
         _DTENSOR,
-        "Train in a custom loop (run.steps).",
+        f"Train in a custom loop{Hint.OF_RUN_STEPS}.",
         "model_parallel",
     ),
     _limit(

@@ -21,6 +21,7 @@ from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.probes.repeating import fails_on_one_device, timed
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import Array, GradientStage, OptimizerRecord, TrainingRecord, VariableKind
 from pytest_ddl.training.settings import Injection, RunSettings
 
@@ -85,7 +86,7 @@ def _judged(again: Report, planted: tuple[Injection, ...]) -> Report:
         result = not_applicable(CHECK, f"the program stops at a gradient that is not finite: {refused}")
         return replace(again, results=(result,), findings=[], doubts=doubts)
     if not planted:
-        why = "not tested: Keras 3's LossScaleOptimizer decides by one replica; name NONFINITE in checks= to test it"
+        why = f"not tested: Keras 3's LossScaleOptimizer decides by one replica{Hint.NAME_CHECK(CHECK)}"
         result = not_applicable(CHECK, why)
     # The finding of this check explains the differences of weights and replicas that follow from it.
     findings = [finding for finding in again.findings if finding.check == CHECK]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_ddl.equivalence.checks.run import CHECK as RUN
 from pytest_ddl.equivalence.findings import Doubt
 from pytest_ddl.equivalence.roles import Role
+from pytest_ddl.hints import Hint
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.report import Report
@@ -48,7 +49,7 @@ def timed(plain: Report, again: Report) -> Report:
             f"the {distributed.seconds:.0f} s that were left are too few to distinguish a slow run from one that "
             f"hangs (it probably needs {expected:.0f} s)"
         )
-    doubt = Doubt(RUN, f"{why}: set a longer timeout=")
+    doubt = Doubt(RUN, f"{why}: set a longer {Hint.TIMEOUT}")
     left = again.without(lambda finding: again.roles.have(finding, Role.RUN | Role.LIVENESS), doubt)
     return replace(left, doubts=(doubt,))
 

@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from pytest_ddl.equivalence.checks.registry import Check, select
 from pytest_ddl.equivalence.expectations import expectations_for
+from pytest_ddl.hints import Hint, HintedError
 from pytest_ddl.items.selection import is_seconds
 from pytest_ddl.messages import no_such_argument, not_one_of
 from pytest_ddl.strategies.registry import StrategyRegistry
@@ -19,7 +20,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-class ArgumentError(ValueError):
+class ArgumentError(HintedError):
     """Error for an argument that cannot be used. The message is one line and names the argument."""
 
 
@@ -39,7 +40,7 @@ def check_arguments(known: Sequence[Check], registry: StrategyRegistry, **given:
         select(given.get("checks"), known)
         expectations_for(registry.default("one_device"), given.get("expect", ()), registry)
     except ValueError as error:
-        raise ArgumentError(str(error)) from None
+        raise ArgumentError(*error.args) from None
 
 
 def _check_values(given: Mapping[str, Any]) -> None:
@@ -48,20 +49,24 @@ def _check_values(given: Mapping[str, Any]) -> None:
     for name in ("global_batch_size", "steps"):
         value = given.get(name)
         if value is not None and not (is_whole(value) and value >= 1):
-            raise ValueError(f"{name}={value!r} must be a whole number, at least 1")
+            raise ValueError(f"{Hint[name.upper()]}{value!r} must be a whole number, at least 1")
     if given.get("precision", "auto") not in PRECISIONS:
-        raise ValueError(not_one_of("precision", given["precision"], PRECISIONS))
+        raise ValueError(not_one_of(Hint.PRECISION(), given["precision"], PRECISIONS))
     if given.get("timeout") is not None and not is_seconds(given["timeout"]):
-        raise ValueError(f"timeout={given['timeout']!r} must be a positive number of seconds")
+        raise ValueError(f"{Hint.TIMEOUT}{given['timeout']!r} must be a positive number of seconds")
     seed = given.get("seed", 0)
     if not (is_whole(seed) and 0 <= seed < 2**32):
-        raise ValueError(f"seed={seed!r} must be a whole number, at least 0 and below 2**32 (NumPy takes no other)")
+        raise ValueError(
+            f"{Hint.SEED}{seed!r} must be a whole number, at least 0 and below 2**32 (NumPy takes no other)"
+        )
     if not isinstance(given.get("strict", False), bool):
-        raise ValueError(f"strict={given['strict']!r} must be True or False")
+        raise ValueError(f"strict must be True or False, and not {given['strict']!r}")
     for name, example in (("expect", "{'cause-id': 'reason'}"), ("checks", "['STEP-EQ']")):
         value = given.get(name, ())
         if not isinstance(value, Collection) and not (name == "checks" and value is None):
-            raise ValueError(f"{name}={value!r} must be a collection, for example {name}={example}")
+            raise ValueError(
+                f"{Hint[name.upper()]}{value!r} must be a collection, for example {Hint[name.upper()]}{example}"
+            )
 
 
 def is_whole(value: object) -> bool:

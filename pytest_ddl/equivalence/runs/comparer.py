@@ -39,6 +39,7 @@ from pytest_ddl.equivalence.verdict.judge import judge, needs_noise, require
 from pytest_ddl.equivalence.verdict.overflows import parting
 from pytest_ddl.equivalence.verdict.own_precision import judged_in_own_precision, replaced_policies
 from pytest_ddl.equivalence.verdict.single_precision import is_of_single_precision
+from pytest_ddl.hints import Hint
 from pytest_ddl.messages import summary
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord
@@ -149,13 +150,14 @@ class Comparer:
         report = compare_once(settings, checks, repeated=False)
         done = report.reference.num_steps if report.reference is not None else 0
         if steps is not None and 0 < done < steps:
-            note = f"steps={steps} was not reached: the program's loops ended after {done}"
+            note = f"{Hint.LIMIT(steps)} was not reached: the program's loops ended after {done}"
             report = report.noted(note)
         for probe in PROBES:
             if report.comparable and probe.wanted(report, checks or ()):
                 again = replace(settings, neutralize=report.neutralized, places=report.places)
                 report = probe.run(report, again, compare_once)
-        return report if checks is None else require(report, checks)
+        report = report if checks is None else require(report, checks)
+        return report.rendered(self._harness.settings.front_end)
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,8 @@ class PlainComparison:
         settings = replace(self.base, precision=distributed.precision)
         reference, settings = self._without_strategy(self.program.reference(settings), settings)
         runs = align(reference, distributed, settings, self.program)
-        return runs.explained(self.judged(runs.reference, runs.distributed, runs.settings))
+        report = runs.explained(self.judged(runs.reference, runs.distributed, runs.settings))
+        return report.rendered(self.program.harness.settings.front_end)
 
     def in_precision(self, precision: str) -> Report:
         """Compare in the given precision, or for ``auto`` in the one that suits the program."""

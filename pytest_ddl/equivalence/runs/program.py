@@ -194,7 +194,7 @@ def _noted(record: TrainingRecord, note: Note) -> TrainingRecord:
 
 def _alone(rank: RankRecord) -> RankRecord:
     """Return the record of a rank that called ``run.restart()`` while others continued, which is an error."""
-    message = "run.restart() was called on this rank, but not on all; interrupt the program on every rank or on none"
+    message = "restart() was called on this rank, but not on all; interrupt the program on every rank or on none"
     return replace(rank, error=ErrorRecord("RuntimeError", message, "", rank.num_steps))
 
 

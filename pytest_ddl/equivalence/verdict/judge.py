@@ -30,6 +30,7 @@ from pytest_ddl.equivalence.verdict.lines import with_lines
 from pytest_ddl.equivalence.verdict.own_steps import Cut, step_by_step
 from pytest_ddl.equivalence.verdict.root_causes import root_causes
 from pytest_ddl.equivalence.verdict.vetoes import Evidence, without_contradictions
+from pytest_ddl.hints import Hint
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord
 
@@ -228,7 +229,7 @@ def require(report: Report, names: Collection[str]) -> Report:
     if any(record.errors for record in records):
         return report
     idle = [
-        Doubt(result.check, f"checks= names it, but it does not apply: {result.reason}")
+        Doubt(result.check, f"{Hint.CHECKS} names it, but it does not apply: {result.reason}")
         for result in report.results
         if result.check in names and result.outcome is Outcome.NOT_APPLICABLE
     ]

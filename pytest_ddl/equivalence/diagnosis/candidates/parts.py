@@ -22,11 +22,12 @@ from pytest_ddl.equivalence.evidence.fit_loss import is_running_mean
 from pytest_ddl.equivalence.evidence.gradients import calls
 from pytest_ddl.equivalence.evidence.observe import is_uneven, update
 from pytest_ddl.equivalence.findings import Grounds
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import GradientStage
 
 _TERM = (
     "One term of the loss is a mean over the replica's examples. Divide it by the global batch size too: "
-    "tf.nn.compute_average_loss(term_per_example, global_batch_size=run.global_batch_size)."
+    f"tf.nn.compute_average_loss(term_per_example, global_batch_size={Hint.BATCH_SIZE})."
 )
 
 
