@@ -88,7 +88,7 @@ def strategies_table() -> str:
 
 def checks_table() -> str:
     """Return the table of checks, each with what it asserts and what it needs."""
-    rows = ((_code(check.name), check.title, check.needs) for check in CHECKS)
+    rows = ((_code(check.name), check.title, FrontEnd.TEST.render(check.needs)) for check in CHECKS)
     return _table(("check", "what holds if it passes", "needs"), rows)
 
 
@@ -120,7 +120,10 @@ def causes_table() -> str:
 def limitations_table() -> str:
     """Return the table of known limitations of TensorFlow and Keras, in the words of the reports."""
     rows = (
-        (f"{limit.reason}. {limit.advice}" if limit.advice else limit.reason, f"<{limit.link}>" if limit.link else "")
+        (
+            FrontEnd.TEST.render(f"{limit.reason}. {limit.advice}" if limit.advice else limit.reason),
+            f"<{limit.link}>" if limit.link else "",
+        )
         for limit in LIMITATIONS
     )
     return _table(("what the framework cannot do", "more"), rows)

@@ -45,7 +45,7 @@ _OWN_OPTIONS = {FrontEnd.CHECK: ("strategy", "device"), FrontEnd.TRY: ("strategy
 
 
 class Words(NamedTuple):
-    """Words for one hint, by front end. ``{0}`` stands for the first value that the message gives."""
+    """Words for one hint, by front end. ``{0}`` stands for the first value of the hint."""
 
     test: str
     check: str
@@ -64,13 +64,13 @@ class Hint(Enum):
     """Part of a message that names what its reader can use. In an f-string it becomes a mark with its name."""
 
     # Arguments and options.
-    TIMEOUT = Words("timeout=", "--timeout=", "--timeout=")
-    STEPS = Words("steps=", "--steps=", "--steps=")
-    SEED = Words("seed=", "--seed=", "--seed=")
-    GLOBAL_BATCH_SIZE = Words("global_batch_size=", "--global-batch-size=", "a global batch of ")
+    TIMEOUT = Words("timeout=", "--timeout", "--timeout")
+    STEPS = Words("steps=", "--steps", "--steps")
     PRECISION = Words("precision", "--precision", "the precision")
-    EXPECT = Words("expect=", "--expect=", "what is declared: ")
-    CHECKS = Words("checks=", "--checks=", "the command ")
+    GIVEN = Words("{0}={1}", "--{0}={1}", "--{0}={1}")
+    GLOBAL_BATCH_SIZE = Words("global_batch_size={0}", "--global-batch-size={0}", "a global batch of {0}")
+    EXPECT = Words("expect=", "--expect", "what is declared")
+    CHECKS = Words("checks=", "--checks", "the command")
     STRICT = Words("strict=True", "--strict", "--strict")
     STRICT_OPTION = Words("--ddl-strict", "--strict", "--strict")
     LIMIT = Words("steps={0}", "--steps={0}", "the limit of {0} steps")
@@ -122,6 +122,7 @@ class Hint(Enum):
     AN_OPTIMIZER = _of_run("run.watch(optimizer=...)", "an optimizer of Keras")
     METRICS = _of_run("run.watch(metrics=...) or run.value(...)", "model.compile(metrics=...)")
     RESTART = _of_run("run.restart()", "")
+    WITH_RESTART = _of_run(" with run.restart()", "")
     WATCH_AND_STEPS = _of_run("run.watch and the training steps", "the training steps")
     LOOPS = _of_run("run.steps, run.batches or run.fit", "Model.fit")
     USES_LOOPS = _of_run(": does the program use run.steps, run.batches, run.fit or run.record?", "")

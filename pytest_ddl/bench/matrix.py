@@ -164,9 +164,9 @@ def summary(matrix: Matrix) -> str:
                 else:
                     text = f"{column.text(found.value)}{_spread(found) if column.interval else ''}"
                     if len(found.samples) > 1 and found.low is None:
-                        unsure = found.note.partition(";")[0]
+                        unsure = found.no_interval
                     if found.baseline is not None:
-                        remarks += [part for part in found.note.split("; ") if "no interval" not in part]
+                        remarks.append(found.note)
                 cells.append(f"{text:>{column.width}}")
             lines += ["  ".join([f"{first:{NAME}}", *cells]), *rest]
     below = [*(f"[{number}] {note}" for note, number in notes.items()), *filter(None, dict.fromkeys(remarks))]

@@ -91,6 +91,9 @@ class EnergyReading:
     """Reason why there is no number, in words for the user."""
 
 
+NOT_ASKED = EnergyReading(None, reason="not asked for")
+
+
 @dataclass(frozen=True)
 class Counters:
     """Counters of a steady step, taken from the graphs that ran. They do not depend on the machine or its load.
@@ -163,7 +166,7 @@ class RankTiming:
     """Largest resident set of the process in bytes (``VmHWM``)."""
     device_peak_bytes: Mapping[str, int] = field(default_factory=dict)
     """GPU -> peak bytes allocated by TensorFlow; empty without GPUs."""
-    energy: EnergyReading = EnergyReading(None, reason="not asked for")
+    energy: EnergyReading = NOT_ASKED
     loss: float | None = None
     """Loss of the last steady step, if the program reports one."""
     program: str = ""

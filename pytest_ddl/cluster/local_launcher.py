@@ -171,7 +171,7 @@ class LocalLauncher:
 
     def reserve(self, topology: Topology) -> PortLease:
         if topology.ports and (problem := loopback_problem()):
-            raise LaunchError(problem)
+            raise LaunchError(str(problem))
         return PortLease(topology.ports)
 
     def launch(self, reservation: Reservation, tasks: Sequence[int], environ: Mapping[str, str]) -> list[LocalProcess]:

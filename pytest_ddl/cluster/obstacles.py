@@ -13,6 +13,7 @@ import signal
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 _LOCAL = ("localhost", "127.0.0.1")
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
@@ -40,7 +41,7 @@ def without_proxy_here(environ: Mapping[str, str], hosts: Sequence[str] = _LOCAL
     return changed
 
 
-def loopback_problem() -> str | None:
+def loopback_problem() -> Obstacle | None:
     """Return why processes of this machine cannot talk to each other over 127.0.0.1, or ``None`` if they can."""
     try:
         with socket.socket() as listener, socket.socket() as client:
@@ -49,36 +50,48 @@ def loopback_problem() -> str | None:
             client.settimeout(2.0)
             client.connect(listener.getsockname())
     except OSError as error:
-        return (
+        return Obstacle(
             f"the loopback device is down: connecting to 127.0.0.1 failed ({error.strerror or error}), and the "
-            "processes of a cluster communicate over it. Bring it up with `ip link set lo up`, also in a container or "
-            "network namespace without a network"
+            "processes of a cluster communicate over it",
+            "bring it up with `ip link set lo up`, also in a container or network namespace without a network",
         )
     return None
 
 
-def limits() -> str:
-    """Return the memory limits of this process and its workers with the fix, or an empty string without limits."""
+class Obstacle(NamedTuple):
+    """Something that keeps clusters from working on this machine, and what to do about it."""
+
+    found: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.found}; {self.fix}"
+
+
+def limits() -> Obstacle | None:
+    """Return the memory limits of this process and its workers, or ``None`` without limits."""
     found = []
     for number, what, option in _LIMITS:
         soft, _hard = resource.getrlimit(number)
         if soft != resource.RLIM_INFINITY:
             found.append(f"the {what} of this process is limited to {soft / 2**30:.1f} GiB (ulimit {option})")
     if not found:
-        return ""
-    return f"{' and '.join(found)}, and TensorFlow reserves many GiB; try `ulimit -v unlimited -d unlimited`"
+        return None
+    what = f"{' and '.join(found)}, and TensorFlow reserves many GiB"
+    return Obstacle(what, "try `ulimit -v unlimited -d unlimited`")
 
 
 def how_it_ended(status: int | None) -> str:
     """Describe how a process ended unexpectedly, with the likely cause."""
     if status is None:
         return "its exit status is unknown"
+    cause: Obstacle | str | None = limits()
     if status >= 0:
-        how, cause = f"it exited with status {status}", limits()
+        how = f"it exited with status {status}"
     else:
         how = f"it was killed by {signal.Signals(-status).name}"
         memory = "the kernel does this when memory runs out: see `dmesg`, free memory or run fewer processes"
-        cause = limits() or (memory if -status == signal.SIGKILL else "")
+        cause = cause or (memory if -status == signal.SIGKILL else "")
     return f"{how} ({cause})" if cause else how
 
 

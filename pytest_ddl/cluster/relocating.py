@@ -79,16 +79,16 @@ def _utf8(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _changed(message: bytes, needles: list[bytes], change: Callable[[str], str]) -> bytes:
+def _changed(data: bytes, needles: list[bytes], change: Callable[[str], str]) -> bytes:
     """Return a pickled message in which each string is changed, also those of messages that are pickled inside it."""
-    if not any(needle in message for needle in needles):
-        return message
+    if not any(needle in data for needle in needles):
+        return data
     # Only here, because few runs need it.
     import pickletools
 
     parts: list[bytes] = []
     done, is_replaced = 0, False
-    operations: Iterator[tuple[Any, Any, Any]] = pickletools.genops(message)
+    operations: Iterator[tuple[Any, Any, Any]] = pickletools.genops(data)
     for opcode, argument, position in operations:
         if is_replaced:
             done = position
@@ -104,8 +104,8 @@ def _changed(message: bytes, needles: list[bytes], change: Callable[[str], str])
             new = None if other is argument else _sized(pickle.BINBYTES8, other)
         is_replaced = new is not None
         if new is not None:
-            parts += [message[done:position], new]
-    return b"".join([*parts, message[done:]])
+            parts += [data[done:position], new]
+    return b"".join([*parts, data[done:]])
 
 
 def _sized(opcode: bytes, data: bytes) -> bytes:

@@ -33,11 +33,8 @@ def addresses_of(name: str) -> list[str]:
 
 
 def loopback() -> Finding:
-    said = loopback_problem()
-    if said is None:
-        return ok("processes can connect over 127.0.0.1")
-    found, _, fix = said.partition(". ")
-    return problem(found, fix[:1].lower() + fix[1:])
+    down = loopback_problem()
+    return ok("processes can connect over 127.0.0.1") if down is None else problem(*down)
 
 
 def ports() -> Finding:

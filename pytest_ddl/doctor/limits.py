@@ -68,11 +68,9 @@ def _own_threads() -> int:
 
 
 def memory() -> Finding:
-    said = limits()
-    if said:
-        found, _, fix = said.partition("; ")
-        fix = fix.removeprefix("try ")
-        return problem(found, fix) if _address_space() < LEAST_ADDRESSES else warning(found, fix)
+    limited = limits()
+    if limited is not None:
+        return problem(*limited) if _address_space() < LEAST_ADDRESSES else warning(*limited)
     left = {"this machine has": _available(), "the memory limit of this container leaves": cgroups.memory_left()}
     known = {who: size for who, size in left.items() if size is not None}
     if not known:

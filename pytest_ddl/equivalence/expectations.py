@@ -44,7 +44,9 @@ class Expectations(dict[str, str]):
 def parse_expectations(expect: Mapping[str, str] | Collection[str]) -> Expectations:
     """Return ``expect=`` for one strategy. A collection of causes has no reasons."""
     if isinstance(expect, str):
-        raise HintedError(f"{Hint.EXPECT}{expect!r} must map cause ids to reasons, for example {{{expect!r}: 'why'}}")
+        raise HintedError(
+            f"{Hint.GIVEN('expect', repr(expect))} must map cause ids to reasons, for example {{{expect!r}: 'why'}}"
+        )
     expected = Expectations(expect if isinstance(expect, Mapping) else dict.fromkeys(expect, "no reason given"))
     for key in expected:
         cause = cause_of(key)

@@ -60,10 +60,10 @@ class Task:
         note(f"{self._name} has dialed in to {self._where}, which collects and runs the tests")
         with control:
             try:
-                while (message := receive_message(control)) is not None:
-                    if "status" in message:
-                        return int(message["status"])
-                    threading.Thread(target=self._run, args=(control, message), daemon=True).start()
+                while (order := receive_message(control)) is not None:
+                    if "status" in order:
+                        return int(order["status"])
+                    threading.Thread(target=self._run, args=(control, order), daemon=True).start()
             finally:
                 self._end_programs()
         raise TaskError(

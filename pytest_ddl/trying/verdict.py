@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pytest_ddl.equivalence.diagnosis.limitations import known_limitation
 from pytest_ddl.equivalence.report import DivergenceError, Report
 from pytest_ddl.trying.found import FACT, OWN_ERRORS, explained, failed_cells, text_of, text_of_cell
 from pytest_ddl.trying.program import TriedScript
@@ -125,10 +126,11 @@ def _refuse_unseen(report: Report) -> None:
     :raises UndecidedError: with the line to add.
     """
     reference, distributed = report.reference, report.distributed
-    if report.findings and report.findings[0].cause == _UNSUPPORTED:
-        message = report.findings[0].message
-        raise UndecidedError(f"{message} ({_OTHER_KERAS})" if "Keras 3" in message else message)
     errors = [error for record in (reference, distributed) if record is not None for _rank, error in record.errors]
+    if report.findings and report.findings[0].cause == _UNSUPPORTED:
+        known = [limitation for limitation in map(known_limitation, errors) if limitation is not None]
+        of_keras = all(limitation.of_keras for limitation in known)
+        raise UndecidedError(report.findings[0].message + (f" ({_OTHER_KERAS})" if of_keras else ""))
     if reference is not None and reference.refused is not None:
         errors.append(reference.refused)
     for error in errors:

@@ -241,7 +241,7 @@ def test_interval_is_over_launches() -> None:
 def test_one_launch_has_no_interval() -> None:
     found = estimate("step_time", matrix({"one_device": [0.1]}), "one_device")
     assert (found.value, found.low, found.high, found.half_width) == (0.1, None, None, None)
-    assert found.note == "one launch: no interval"
+    assert found.no_interval == "one launch: no interval"
     assert "one launch: no interval" in str(found)
 
 

@@ -156,8 +156,8 @@ def test_only_a_cause_that_was_recomputed_is_offered_to_be_declared(grounds: Gro
 @pytest.mark.parametrize(
     ("wrong", "test", "check"),
     [
-        (lambda: select(["X"]), "checks= names an unknown check 'X'", "--checks= names an unknown check 'X'"),
-        (lambda: declared({"x": "why"}), "expect= names an unknown cause 'x'", "--expect= names an unknown cause 'x'"),
+        (lambda: select(["X"]), "checks= names an unknown check 'X'", "--checks names an unknown check 'X'"),
+        (lambda: declared({"x": "why"}), "expect= names an unknown cause 'x'", "--expect names an unknown cause 'x'"),
         (lambda: declared({"one": {"metric-wrong": "why"}}), "expect={'one': {'metric", "--expect=one:...: "),
     ],
 )

@@ -27,7 +27,7 @@ def train(run: object) -> None:
         ({"precision": "flaot64"}, "precision='flaot64' is not one of auto, float64, native (did you mean 'float64'?)"),
         ({"timeout": "3"}, "timeout='3' must be a positive number of seconds"),
         ({"seed": -1}, "seed=-1 must be a whole number, at least 0 and below 2**32 (NumPy takes no other)"),
-        ({"strict": "no"}, "strict must be True or False, and not 'no'"),
+        ({"strict": "no"}, "strict='no' must be True or False"),
         ({"expect": None}, "expect=None must be a collection, for example expect={'cause-id': 'reason'}"),
         ({"expect": ["metric-wong"]}, "expect= names an unknown cause 'metric-wong' (did you mean 'metric-wrong'?)"),
         ({"checks": 5}, "checks=5 must be a collection, for example checks=['STEP-EQ']"),

@@ -246,7 +246,7 @@ class Scarcity:
 
 
 SCARCITIES = {
-    "loopback": Scarcity("The loopback device is down.", "Bring it up with `ip link set lo up`"),
+    "loopback": Scarcity("The loopback device is down.", "bring it up with `ip link set lo up`"),
     "ports": Scarcity("No port is free.", "`ss -lntup` lists the programs that hold them: end some of them"),
     "descriptors": Scarcity(
         "The number of open files is limited to 16, 24 or 32.",

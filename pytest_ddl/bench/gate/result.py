@@ -95,9 +95,10 @@ class CellResult:
     @property
     def details(self) -> tuple[str, ...]:
         """Changes of counters and notes, one text for each."""
+        said = next((change for change in self.changes if change.is_regression), None)  # the reason says it
         changes = (
             f"{'worse' if change.is_regression else 'changed'}: {change.counter} {change.base} -> {change.head}"
-            + ("" if change.message in self.reason else f". {change.message}")
+            + ("" if change is said else f". {change.message}")
             for change in self.changes
         )
         return (*changes, *(f"note: {note}" for note in self.launch_notes))

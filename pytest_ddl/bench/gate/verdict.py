@@ -92,7 +92,7 @@ class Decision:
         return 1.0 / self.ratio
 
 
-def decide(log_ratios: Sequence[float], rule: Rule) -> Decision:
+def decide(log_ratios: Sequence[float], rule: Rule, what: str = "the time of a step") -> Decision:
     """Decide from the launches up to now.
 
     * REGRESSION: the one-sided t lower bound of the mean log ratio is above 0, and the estimate above the margin.
@@ -105,6 +105,7 @@ def decide(log_ratios: Sequence[float], rule: Rule) -> Decision:
     interval is that of ``scipy.stats.ttest_1samp``.
 
     :param log_ratios: one number for each launch: log of step time, HEAD over BASE.
+    :param what: what the numbers are, for the reason.
     :raises ValueError: if a number is not finite.
     """
     values = [float(value) for value in log_ratios]
@@ -116,7 +117,7 @@ def decide(log_ratios: Sequence[float], rule: Rule) -> Decision:
         )
     lower, upper = _bounds(values, 1 - rule.level)
     mean, margin = statistics.fmean(values), math.log1p(rule.margin)
-    verdict, reason = _judge(mean, lower, upper, margin, rule)
+    verdict, reason = _judge(mean, lower, upper, margin, rule, what)
     return Decision(
         verdict,
         reason,
@@ -164,23 +165,19 @@ def _bounds(values: Sequence[float], confidence: float) -> tuple[float, float]:
     return float(lower), float(upper)
 
 
-def _judge(mean: float, lower: float, upper: float, margin: float, rule: Rule) -> tuple[Verdict, str]:
+def _judge(mean: float, lower: float, upper: float, margin: float, rule: Rule, what: str) -> tuple[Verdict, str]:
     estimate, allowed = percent(mean), f"{rule.margin * 100:g} %"
     between = f"it is between {percent(lower)} and {percent(upper)}"
     if lower > 0 and mean > margin:
         return Verdict.REGRESSION, (
-            f"the time of a step changed by {estimate}, more than the margin of {allowed}, and not by chance"
+            f"{what} changed by {estimate}, more than the margin of {allowed}, and not by chance"
         )
     if upper < 0 and mean < -margin:
-        return Verdict.IMPROVEMENT, f"the time of a step changed by {estimate}"
+        return Verdict.IMPROVEMENT, f"{what} changed by {estimate}"
     if mean <= margin and upper < 2 * margin:
-        return Verdict.PASS, (
-            f"the time of a step changed by {estimate}, and surely by less than {percent(2 * margin)}"
-        )
+        return Verdict.PASS, (f"{what} changed by {estimate}, and surely by less than {percent(2 * margin)}")
     if mean > margin:
-        return Verdict.INCONCLUSIVE, (
-            f"the time of a step seems to have changed by {estimate}, but this may be chance: {between}"
-        )
+        return Verdict.INCONCLUSIVE, (f"{what} seems to have changed by {estimate}, but this may be chance: {between}")
     return Verdict.INCONCLUSIVE, f"a slowdown of {percent(2 * margin)} cannot be ruled out: {between}"
 
 

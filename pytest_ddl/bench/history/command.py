@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_ddl.bench.git import GitError, commit_url, read_log
 from pytest_ddl.bench.history.confirm import FILE, Confirm, Confirmations, at_most, confirm_all
-from pytest_ddl.bench.history.detect import MARGIN, Change, DetectorMissingError, changes
+from pytest_ddl.bench.history.detect import MARGIN, NOT_RE_RUN, Change, DetectorMissingError, changes
 from pytest_ddl.bench.history.model import History, Problem
 from pytest_ddl.bench.history.page import write_page
 from pytest_ddl.bench.history.read import NoResultsError, read_results
@@ -148,7 +148,7 @@ def _judge(history: History, places: Places, options: argparse.Namespace, confir
     if known.unread:
         notes.append(f"{known.unread} lines of {known.path} are no verdicts of re-runs, and were ignored")
     judged = confirm_all(found, confirm, known, positions, options.margin)
-    if any(one.verdict.message == "nothing was re-run" for one in judged):
+    if any(one.verdict == NOT_RE_RUN for one in judged):
         notes.append("Candidates were not re-run: give --confirm on the machine that the results are from")
     return Report(history, tuple(judged), frozenset(options.accept), tuple(notes))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from pytest_ddl.bench.history.detect import MARGIN, Change, ChangeVerdict, beyond_steps
+from pytest_ddl.bench.history.detect import MARGIN, NOT_RE_RUN, Change, ChangeVerdict, beyond_steps
 from pytest_ddl.bench.history.meaning import family, variant, whole_workload
 from pytest_ddl.bench.history.model import Series
 
@@ -173,7 +173,7 @@ def _judged(
         if earlier is not None:
             judged[one.id] = one.judged(earlier)
         elif confirm is None:
-            judged[one.id] = one.judged(ChangeVerdict("unconfirmed", "nothing was re-run"))
+            judged[one.id] = one.judged(NOT_RE_RUN)
         else:
             waiting.append(one)
     for group in _together(waiting):

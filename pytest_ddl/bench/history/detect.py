@@ -46,6 +46,9 @@ class ChangeVerdict:
     """Relative slowdown in the re-run; 0.05 is 5 % slower."""
 
 
+NOT_RE_RUN = ChangeVerdict("unconfirmed", "nothing was re-run")
+
+
 @dataclass(frozen=True)
 class Change:
     """Change of level in one series."""

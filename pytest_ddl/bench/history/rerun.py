@@ -172,5 +172,5 @@ def _other_metric(cell: Any, series: Series, margin: float) -> ChangeVerdict:
         return ChangeVerdict(
             "unconfirmed", f"the re-run has {len(ratios)} calm launches, but 3 are needed: {cell.reason}"
         )
-    decision = decide(ratios, Rule(margin=margin, looks=(len(ratios),)))
-    return judged(decision.verdict.value, decision.reason.replace("the time of a step", name), decision)
+    decision = decide(ratios, Rule(margin=margin, looks=(len(ratios),)), name)
+    return judged(decision.verdict.value, decision.reason, decision)

@@ -17,7 +17,7 @@ from pytest_ddl.bench.launching.energy import EnergyMeter
 from pytest_ddl.bench.launching.pinning import first_replica, pinned
 from pytest_ddl.bench.launching.stopwatch import Stopwatch
 from pytest_ddl.bench.machine import host_identity
-from pytest_ddl.bench.records import Counters, EnergyReading, RankTiming
+from pytest_ddl.bench.records import NOT_ASKED, Counters, EnergyReading, RankTiming
 from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.training import environment
 from pytest_ddl.training.run import Run
@@ -65,7 +65,7 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
     local = max(1, context.num_replicas // context.num_ranks)
     # Energy counters cover the whole machine, so only one rank reads them.
     meter = EnergyMeter() if orders.energy and context.rank == 0 else None
-    reading = EnergyReading(None, reason="read by rank 0" if orders.energy else "not asked for")
+    reading = EnergyReading(None, reason="read by rank 0") if orders.energy else NOT_ASKED
 
     def stopped() -> None:
         if meter is not None:

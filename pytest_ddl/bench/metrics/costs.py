@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_ddl.bench.metrics.registry import Column, NoNumberError, digits, metric
 from pytest_ddl.bench.metrics.speed import global_batch, step_time
-from pytest_ddl.bench.records import EnergyReading, Launch
+from pytest_ddl.bench.records import NOT_ASKED, EnergyReading, Launch
 
 MEBIBYTE = 2**20
 
@@ -137,5 +137,5 @@ def _joules(launch: Launch) -> float:
             return reading.joules
         raise NoNumberError(f"{reading.source} did not advance in {reading.seconds:.2f} s: measure longer (seconds=)")
     first: EnergyReading = launch.ranks[0].energy
-    asked = " (energy=True reads it)" if first.reason == "not asked for" else ""
+    asked = " (energy=True reads it)" if first == NOT_ASKED else ""
     raise NoNumberError(f"no energy was read: {first.reason or 'no reason was given'}{asked}")

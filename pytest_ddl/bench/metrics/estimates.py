@@ -43,7 +43,9 @@ class Estimate:
     level: float = LEVEL
     baseline: str | None = None
     note: str = ""
-    """Reason why there is no number or no interval, or a limit of the number."""
+    """Reason why there is no number, or a limit of the number."""
+    no_interval: str = ""
+    """Reason why there is no interval."""
 
     @property
     def half_width(self) -> float | None:
@@ -59,7 +61,7 @@ class Estimate:
         text = f"{self.metric} of {self.variant}: {self.value:.4g}{' ' + unit if unit else ''}"
         if self.low is not None and self.high is not None:
             text += f" ({self.level:.0%} interval {self.low:.4g} to {self.high:.4g}, {len(self.samples)} launches)"
-        return text + (f"; {self.note}" if self.note else "")
+        return "; ".join(filter(None, (text, self.no_interval, self.note)))
 
 
 def estimate(name: str, matrix: Matrix, variant: str, *, baseline: str | None = None, level: float = LEVEL) -> Estimate:
@@ -102,8 +104,7 @@ def estimate(name: str, matrix: Matrix, variant: str, *, baseline: str | None = 
         # The mean needs no package for statistics, so it is given without its interval.
         back, logs = _scale(values, found.ratio_scale)
         value, low, high, why = back(statistics.fmean(logs)), None, None, f"no interval: {error}"
-    note = "; ".join(filter(None, (why, note)))
-    return Estimate(name, variant, value, low, high, tuple(values), level, against, note)
+    return Estimate(name, variant, value, low, high, tuple(values), level, against, note, why)
 
 
 def interval(

@@ -89,7 +89,7 @@ CHECKS: tuple[Check, ...] = (
         "RESUME",
         check_resume,
         "interrupted training continues from the point of the interruption",
-        "an interruption by restart()",
+        f"{Hint.RESTART} in the program",
         Role.RESUMPTION,
     ),
     Check(
@@ -183,7 +183,7 @@ def select(names: Collection[str] | None, known: Sequence[Check] = CHECKS) -> li
     if names is None:
         return list(known)
     if isinstance(names, str):
-        raise HintedError(f"{Hint.CHECKS}{names!r} must be a collection of names, for example [{names!r}]")
+        raise HintedError(f"{Hint.GIVEN('checks', repr(names))} must be a collection of names, for example [{names!r}]")
     valid = [check.name for check in known]
     if not names:
         raise HintedError(

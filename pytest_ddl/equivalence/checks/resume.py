@@ -43,7 +43,7 @@ def check_resume(reference: TrainingRecord, distributed: TrainingRecord, toleran
     """Compare the values with which training continued, bit for bit, with those before the interruption."""
     steps = [step for rank in distributed.ranks for step in rank.resumed]
     if not steps:
-        return not_applicable(CHECK, "the program does not interrupt itself", Hint.RESTART())
+        return not_applicable(CHECK, f"the program does not interrupt itself{Hint.WITH_RESTART}", Hint.RESTART())
     step = steps[0]
     compared, lost = 0, []
     for rank in distributed.ranks:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import ErrorRecord
 
 
@@ -30,6 +31,8 @@ class Limitation:
     """Regular expression for the last output of a process that died. It replaces the other patterns."""
     cause: str = "unsupported-by-framework"
     """Another cause if a program can avoid it."""
+    of_keras: bool = False
+    """True if it is one of Keras 3, so that tf_keras may not have it."""
     in_keras_loop: bool = False
     """True if only the framework's code may run inside fit, evaluate or predict when the exception is raised."""
 
@@ -41,6 +44,7 @@ SYMBOLIC_BUILD = Limitation(
     "model a call() that takes the batch. If compile() is given neither a loss nor metrics, it is enough to build "
     "the model's parts and to set self.built = True at the end of its __init__",
     "https://keras.io/guides/custom_train_step_in_tensorflow/",
+    of_keras=True,
 )
 
 _FRAMEWORK = re.compile(r"[/\\](keras|tf_keras|tensorflow|pytest_ddl)[/\\]")
@@ -59,12 +63,14 @@ UNEQUAL_PARTS = Limitation(
     # Without its filter of tracebacks, Keras shows the first of these, and with it only the second one.
     traceback=r"keras/src/(backend/tensorflow/trainer|utils/traceback_utils)\.py",
     in_keras_loop=True,
+    of_keras=True,
 )
 AVERAGED_INDICES = Limitation(
     r"Unable to automatically build the model.{0,2000}DataType float\d+ not in list of allowed values: [^\n]{0,80}int",
     "Keras 3 Model.fit averages the replicas' parts of its first batch to learn the shapes. That turns integers into "
     "floating point numbers, which this model cannot use as indices",
     in_keras_loop=True,
+    of_keras=True,
 )
 SEVERAL_STEPS = Limitation(
     # The loop and the condition are those of fit: a placeholder of another loop has another path.
@@ -73,12 +79,14 @@ SEVERAL_STEPS = Limitation(
     "join the replicas",
     "https://github.com/keras-team/keras/issues/19246",
     in_keras_loop=True,
+    of_keras=True,
 )
 STRINGS = Limitation(
     r"Value for attr 'T' of string is not in the list of allowed values.{0,600}AddN",
     "Keras 3 Model.fit adds up the replicas' parts of its first batch to learn the shapes, which fails for strings",
     "https://github.com/tensorflow/tensorflow/issues/80951",
     in_keras_loop=True,
+    of_keras=True,
 )
 XLA_REPLICAS = Limitation(
     r"Trying to access resource .{0,300}located in device .{0,200}from device",
@@ -92,21 +100,24 @@ FIT_OF_WORKERS = Limitation(
     "tensor",
     "https://github.com/keras-team/keras/issues/20585",
     in_keras_loop=True,
+    of_keras=True,
 )
 FIT_OF_COORDINATOR = Limitation(
     r"To use this dataset, you need to pass this dataset to ClusterCoordinator\.create_per_worker_dataset",
     "Model.fit does not work in Keras 3 under this strategy: it reads the dataset without the coordinator (seen in "
-    "Keras 3.15.1). Use a ClusterCoordinator loop or tf_keras",
+    f"Keras 3.15.1). Use a ClusterCoordinator loop{Hint.OF_RUN_STEPS} or tf_keras",
     "https://keras.io/guides/distributed_training_with_tensorflow/",
     # Keras removes its own frames from the traceback, except this one.
     traceback=r"keras/src/utils/traceback_utils\.py",
     in_keras_loop=True,
+    of_keras=True,
 )
 FIT_OF_DTENSOR = Limitation(
     r"'tf\.IteratorGetNext' op ComputeLayoutForward error",
     "DTensor cannot lay out what an iterator yields inside a tf.function, which is how Keras' Model.fit and "
-    "evaluate read their data (TensorFlow 2.21, Keras 3.15.1); train in a custom loop",
+    f"evaluate read their data (TensorFlow 2.21, Keras 3.15.1); train in a custom loop{Hint.OF_RUN_STEPS}",
     "https://www.tensorflow.org/guide/dtensor_overview",
+    of_keras=True,
 )
 TENSOR_LISTS = Limitation(
     r"'tf\.\w+' op does not implement layout propagation",
@@ -143,6 +154,7 @@ LIMITATIONS: tuple[Limitation, ...] = (
         "strategy's scope first (seen up to Keras 3.15.1)",
         "https://github.com/keras-team/keras/issues/23085",
         cause="optimizer-not-built",
+        of_keras=True,
     ),
     XLA_REPLICAS,
     FIT_OF_WORKERS,
@@ -152,12 +164,14 @@ LIMITATIONS: tuple[Limitation, ...] = (
         "Keras 3 does not train with Model.fit under ParameterServerStrategy; use a ClusterCoordinator loop"
         " or tf_keras",
         "https://keras.io/guides/distributed_training_with_tensorflow/",
+        of_keras=True,
     ),
     Limitation(
         r"must specify an aggregation method to update an? AggregatingVariable",
         "Keras 3 makes state (moving statistics, averages) without an aggregation, which CentralStorageStrategy does "
         "not update from several replicas",
         "https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CentralStorageStrategy",
+        of_keras=True,
     ),
     TENSOR_LISTS,
     Limitation(
@@ -165,6 +179,7 @@ LIMITATIONS: tuple[Limitation, ...] = (
         "DTensor cannot add up the sparse gradient of an embedding inside a conditional, which is where Keras' "
         "optimizers use it (TensorFlow 2.21, Keras 3.15.1); make the gradient dense with tf.convert_to_tensor first",
         "https://www.tensorflow.org/guide/dtensor_overview",
+        of_keras=True,
     ),
     FIT_OF_DTENSOR,
     Limitation(

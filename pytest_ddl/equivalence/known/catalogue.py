@@ -14,7 +14,7 @@ from pytest_ddl.equivalence.known.random_streams import is_seed_generator
 from pytest_ddl.equivalence.known.replica_statistics import is_of_replicas
 from pytest_ddl.equivalence.known.shared_metrics import is_summed_again
 from pytest_ddl.equivalence.known.sparse_squares import is_squares_of_parts
-from pytest_ddl.hints import Hint
+from pytest_ddl.hints import FrontEnd, Hint
 from pytest_ddl.records import TrainingRecord
 
 _KERAS_3 = ">=3.0,<3.16"
@@ -30,7 +30,7 @@ def _limit(
 ) -> KnownBehavior:
     """Return the entry for a limitation, which ends a run."""
     causes = ("unsupported-by-framework",)
-    title, link = limitation.reason, limitation.link
+    title, link = FrontEnd.TRY.render(limitation.reason), limitation.link  # the workaround names run.steps
     return KnownBehavior(name, title, causes, workaround, link, is_limit(limitation), versions, strategies)
 
 

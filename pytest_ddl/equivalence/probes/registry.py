@@ -50,7 +50,7 @@ def probe_uneven(report: Report, settings: RunSettings, compare_once: CompareOnc
     sizes = (settings.global_batch_size // replicas * replicas + 1, 1)
     for position, size in enumerate(sizes):
         again = compare_once(replace(settings, global_batch_size=size), _NEEDED, len(sizes) - position)
-        report = report.merged(timed(plain, again), UNEVEN, f"run again with {Hint.GLOBAL_BATCH_SIZE}{size}")
+        report = report.merged(timed(plain, again), UNEVEN, f"run again with {Hint.GLOBAL_BATCH_SIZE(size)}")
     return report
 
 

@@ -76,7 +76,8 @@ def fails_on_one_device(again: Report) -> str | None:
     if not reference.errors or _unended(reference):
         return None
     error = reference.errors[0][1]
-    return f"one device raises {error.type.rsplit('.', 1)[-1]}: {error.message.strip().partition(chr(10))[0]}"
+    line = error.message.strip().partition("\n")[0]
+    return f"one device raises {error.type.rsplit('.', 1)[-1]}: {line}"
 
 
 def _unended(record: TrainingRecord) -> bool:

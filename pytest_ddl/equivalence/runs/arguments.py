@@ -49,23 +49,22 @@ def _check_values(given: Mapping[str, Any]) -> None:
     for name in ("global_batch_size", "steps"):
         value = given.get(name)
         if value is not None and not (is_whole(value) and value >= 1):
-            raise ValueError(f"{Hint[name.upper()]}{value!r} must be a whole number, at least 1")
+            raise ValueError(f"{Hint.GIVEN(name, repr(value))} must be a whole number, at least 1")
     if given.get("precision", "auto") not in PRECISIONS:
         raise ValueError(not_one_of(Hint.PRECISION(), given["precision"], PRECISIONS))
     if given.get("timeout") is not None and not is_seconds(given["timeout"]):
-        raise ValueError(f"{Hint.TIMEOUT}{given['timeout']!r} must be a positive number of seconds")
+        raise ValueError(f"{Hint.GIVEN('timeout', repr(given['timeout']))} must be a positive number of seconds")
     seed = given.get("seed", 0)
     if not (is_whole(seed) and 0 <= seed < 2**32):
-        raise ValueError(
-            f"{Hint.SEED}{seed!r} must be a whole number, at least 0 and below 2**32 (NumPy takes no other)"
-        )
+        given_as = Hint.GIVEN("seed", repr(seed))
+        raise ValueError(f"{given_as} must be a whole number, at least 0 and below 2**32 (NumPy takes no other)")
     if not isinstance(given.get("strict", False), bool):
-        raise ValueError(f"strict must be True or False, and not {given['strict']!r}")
+        raise ValueError(f"{Hint.GIVEN('strict', repr(given['strict']))} must be True or False")
     for name, example in (("expect", "{'cause-id': 'reason'}"), ("checks", "['STEP-EQ']")):
         value = given.get(name, ())
         if not isinstance(value, Collection) and not (name == "checks" and value is None):
             raise ValueError(
-                f"{Hint[name.upper()]}{value!r} must be a collection, for example {Hint[name.upper()]}{example}"
+                f"{Hint.GIVEN(name, repr(value))} must be a collection, for example {Hint.GIVEN(name, example)}"
             )
 
 
