@@ -113,7 +113,7 @@ def check(width: int, variants: Sequence[str], batch: int, device: str, timeout:
 
     :raises BenchError: if a comparison did not pass. The speed of wrong training has no meaning.
     """
-    from pytest_ddl.equivalence.api import check_training
+    from pytest_ddl.equivalence.runs.api import check_training
 
     tell(f"checking the training function under {' and '.join(variants)} against one device …")
     lines = []

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_ddl.equivalence.api import question_of
 from pytest_ddl.equivalence.expectations import Expect
 from pytest_ddl.equivalence.findings import Symptom
 from pytest_ddl.equivalence.question import (
@@ -18,6 +17,7 @@ from pytest_ddl.equivalence.question import (
     explains_arguments,
     is_whole,
 )
+from pytest_ddl.equivalence.runs.api import question_of
 from pytest_ddl.equivalence.runs.comparer import Comparer
 from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.sweep import Faults, Injector, NotInjectedError, Plan, Sweep, inject, parsed

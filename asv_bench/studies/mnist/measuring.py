@@ -66,7 +66,7 @@ class Plan:
 
 def check(plan: Plan) -> Report:
     """Compare training on several replicas with training on one device, for a few steps."""
-    from pytest_ddl.equivalence.api import check_training
+    from pytest_ddl.equivalence.runs.api import check_training
 
     return check_training(
         plan.function,

@@ -208,7 +208,7 @@ class Runner:
 
     def _compared(self, evaluation: Evaluation, cell: Cell) -> Evaluation:
         from pytest_ddl.cluster.cluster import ClusterError
-        from pytest_ddl.equivalence.api import check_training
+        from pytest_ddl.equivalence.runs.api import check_training
 
         self._end_trainer()
         started = time.monotonic()
