@@ -98,7 +98,6 @@ class _Sentences:
 
 FOREIGN = {
     "bench/evaluating/records.py": "a failure of a rank ends with the traceback of Python",
-    "bench/gate/side.py": "an exception of a rank comes back as text",
     "bench/advice/command.py": "an argument of BenchSpec is shown as the option of the command",
     "doctor/command.py": "the options of this command have no prefix",
     "doctor/connections.py": "the error of a lease has its fix after a semicolon",

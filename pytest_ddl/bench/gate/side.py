@@ -17,7 +17,8 @@ from types import FrameType
 from typing import Any
 
 import pytest_ddl
-from pytest_ddl.bench.gate.target import FromVersion, Target
+from pytest_ddl.bench.gate.target import FromVersion, Target, TargetError
+from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.processes import die_with
 from pytest_ddl.bench.records import BenchSpec
 
@@ -123,10 +124,10 @@ def _launch(order: SideOrder) -> dict[str, Any]:
 
 
 def _error_text(error: Exception) -> str:
-    text = str(error) or type(error).__name__
-    _before, found, problem = text.partition("TargetError: ")
-    # For a problem with the target, the traceback from the rank does not help the user.
-    return problem.split("\n", 1)[0] if found else text
+    failure = error.failure if isinstance(error, BenchError) else None
+    if failure is not None and failure.type.rpartition(".")[2] == TargetError.__name__:
+        return failure.message  # the traceback from the rank does not help the user
+    return str(error) or type(error).__name__
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:

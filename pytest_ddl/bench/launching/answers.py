@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.cluster import Answer
+    from pytest_ddl.cluster.protocol import Failure
 
 PARTING = 60.0
 """Seconds that the other ranks get after the first one is done. All end with the same step, but releasing a distributed
@@ -24,6 +25,11 @@ _OUTPUT = 3000
 
 class BenchError(RuntimeError):
     """Error of a measurement that gave no numbers; the message names the rank, the reason, and what to do."""
+
+    def __init__(self, message: str, failure: Failure | None = None) -> None:
+        super().__init__(message)
+        self.failure = failure
+        """Exception of the rank, if it raised one."""
 
 
 def all_of(answers: Sequence[Answer], doing: str, refusal: Callable[[Any], str] = lambda _result: "") -> list[Any]:
@@ -59,7 +65,7 @@ def all_of(answers: Sequence[Answer], doing: str, refusal: Callable[[Any], str] 
         failure, tasks = first.failure, first.task
         what = f"{failure.type}: {failure.message}\n{failure.traceback}" if failure else first.describe_end()
     output = "\n".join(filter(None, (_shortened(first.stdout), _shortened(first.stderr))))
-    raise BenchError(f"{tasks} failed {doing}: {what}" + (f"\n{output}" if output else ""))
+    raise BenchError(f"{tasks} failed {doing}: {what}" + (f"\n{output}" if output else ""), first.failure)
 
 
 def _is_silent(answer: Answer) -> bool:

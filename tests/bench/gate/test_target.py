@@ -5,13 +5,17 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pytest_ddl.bench.gate import side
 from pytest_ddl.bench.gate.target import FromVersion, Target, TargetError
 from pytest_ddl.bench.gate.worktrees import GateUsageError
+from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.remote import source_of
+from pytest_ddl.cluster.protocol import Failure
 
 PROGRAM = "def train(run):\n    run.append('ran')\n\nnumber = 3\n"
 
@@ -97,3 +101,10 @@ def test_a_program_that_runs_an_installed_copy_fails(
     monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
     with pytest.raises(TargetError, match=r"gate_package from .*site-packages.*Uninstall the package.*--path"):
         program("late:train", root)([])
+
+
+def test_a_problem_with_the_target_is_shown_without_what_the_rank_printed() -> None:
+    failure = Failure(f"{TargetError.__module__}.TargetError", "train.py has no 'trian'", "Traceback ...")
+    assert side._error_text(BenchError("worker:0 failed: Traceback ...", failure)) == "train.py has no 'trian'"
+    other = replace(failure, type="ValueError")
+    assert side._error_text(BenchError("worker:0 failed: Traceback ...", other)) == "worker:0 failed: Traceback ..."
