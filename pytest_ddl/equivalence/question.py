@@ -86,11 +86,15 @@ class Question:
             raise ValueError(f"{seed} must be a whole number, at least 0 and below 2**32 (NumPy takes no other)")
         if not isinstance(self.strict, bool):
             raise ValueError(f"{Hint.GIVEN('strict', repr(self.strict))} must be True or False")
-        several = (("expect", self.expect, "{'cause-id': 'reason'}"), ("checks", self.checks, "['STEP-EQ']"))
-        for name, value, example in several:
-            if not isinstance(value, Collection) and not (name == "checks" and value is None):
-                wrong, right = Hint.GIVEN(name, repr(value)), Hint.GIVEN(name, example)
-                raise ValueError(f"{wrong} must be a collection, for example {right}")
+        collections = (
+            ("expect", self.expect, "{'cause-id': 'reason'}"),
+            ("checks", () if self.checks is None else self.checks, "['STEP-EQ']"),
+        )
+        for name, value, example in collections:
+            if not isinstance(value, Collection):
+                raise ValueError(
+                    f"{Hint.GIVEN(name, repr(value))} must be a collection, for example {Hint.GIVEN(name, example)}"
+                )
 
 
 def is_whole(value: object) -> bool:
