@@ -11,6 +11,7 @@ from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.findings import Finding, Grounds
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.pages.page import render
 from pytest_ddl.records import TrainingRecord
 from tests.checks.simulated_training import Program, pair
@@ -149,7 +150,7 @@ def test_everything_from_the_program_is_escaped(scaled: Report) -> None:
         results=tuple(replace(result, reason=NASTY, check=NASTY) for result in scaled.results),
         reference=_renamed(scaled.reference),
         distributed=_renamed(scaled.distributed),
-        notes=(NASTY,),
+        notes=(Note(NoteKind.HOW, NASTY),),
     )
     html = render(report, NASTY, index=NASTY)
     assert "<script" not in html
