@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
@@ -126,6 +127,9 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
     unread = lone_variables(reference, distributed, (VariableKind.METRIC,))
     if unread is not None:
         return inconclusive(CHECK, unread)
+    afterwards = changed_afterwards(CHECK, comparison, (VariableKind.METRIC,)) if steps and diverged is None else None
+    if afterwards is not None:
+        return afterwards
     if not seen.compared and diverged is None and steps == 0:
         return inconclusive(CHECK, f"no steps or results that can be compared were recorded{skipped}")
     if seen.compared:
