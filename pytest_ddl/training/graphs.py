@@ -167,7 +167,7 @@ def _content(nodes: Any, functions: Mapping[str, Any], known: dict[str, _Content
         if node.op in _BRANCHES and called:
             called = [_larger(called)]
         times = 1
-        if node.op not in (*_ONCE, *_BRANCHES) and node.op not in functions and any(map(_is_gated, called)):
+        if called and node.op not in (*_ONCE, *_BRANCHES) and node.op not in functions and any(map(_is_gated, called)):
             passes = passes_of(node, named, functions) if node.op in _LOOPS else None
             if passes is None:
                 content.unknown.add(node.name)
