@@ -134,6 +134,8 @@ class Finding:
     :attr:`~pytest_ddl.records.DrawRecord.position`."""
     others: tuple[str, ...] = ()
     """Names of the other variables that the finding is about."""
+    also_in: tuple[int, ...] = ()
+    """Later steps whose loss the same formula gives. The finding excuses no loss of another step."""
     owner: str = ""
     """What the variable belongs to. Findings of one cause with different owners are different findings."""
     follows: bool = False

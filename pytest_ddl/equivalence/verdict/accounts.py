@@ -66,7 +66,9 @@ class _Books:
         """Return why a difference needs no finding of its own."""
         for finding in self.found:
             at = finding.step or 0
-            is_same = finding.check == quantity.check and name in (finding.variable, *finding.others, "loss")
+            is_same = finding.check == quantity.check and name in (finding.variable, *finding.others)
+            if quantity is Quantity.LOSSES and finding.known is None:
+                is_same = is_same and step in (at, *finding.also_in)
             spreads = Role.DATA if quantity in _INDEPENDENT else Role.WEIGHTS | Role.DATA
             if at <= step and (is_same or self.roles.have(finding, spreads)):
                 return Reason.FINDING
