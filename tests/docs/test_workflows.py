@@ -20,7 +20,7 @@ yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = [*sorted((ROOT / ".github/workflows").glob("*.yml")), *sorted((ROOT / "docs/workflows").glob("*.yml"))]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-_COMMAND = re.compile(r"(?:^|[\s'\"`(])(?:pytest-ddl|-m pytest_ddl\.cli) ((?:gate|history|asv|experiment)\b[^`\n]*)")
+_COMMAND = re.compile(r"(?:^|[\s'\"`(])(?:pytest-ddl|-m pytest_ddl\.cli) ((?:gate|history|asv)\b[^`\n]*)")
 _PINNED = re.compile(r"^[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
 """A commit, which nobody can move as they can a tag, and its version for readers and for Dependabot."""
 

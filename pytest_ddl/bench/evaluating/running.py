@@ -9,11 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.evaluating import judging
-from pytest_ddl.bench.evaluating.plan import Plan, UsageError, cores_for, learning_rate_of
+from pytest_ddl.bench.evaluating.plan import Plan, cores_for, learning_rate_of
 from pytest_ddl.bench.evaluating.ranking import noisy
 from pytest_ddl.bench.evaluating.recording import Trainer
 from pytest_ddl.bench.evaluating.records import REFERENCE, Cell, Curve, Evaluation, Verdict, one_line
 from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.bench.training_to_target import Trial
 
 if TYPE_CHECKING:
