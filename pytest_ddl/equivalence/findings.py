@@ -47,6 +47,7 @@ class Reason(Enum):
     TOO_WIDE = "the bound is too wide"
     KEPT = "the program may have kept it from"
     OF_A_PLACE = "says where the program runs"
+    OF_AN_ATTEMPT = "each attempt has a history of its own"
     NO_UPDATE = "its optimizer makes no update"
     ONE_SIDED = "one device did not record it"
     NOT_EXPLAINED = "it differs, and no finding explains it"
