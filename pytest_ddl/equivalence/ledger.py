@@ -34,6 +34,11 @@ class Quantity(Enum):
     LOSSES = "losses", "LOSS-EQ"
     VALUES = "values", "METRIC-EQ"
     RESULTS = "results", "METRIC-EQ"
+    BATCHES = "batch sizes", "BATCH"
+    EXAMPLES = "examples", "DATA-COVER"
+    DRAWS = "random numbers", "SEED"
+    GRADIENTS = "gradients", "GRAD-EQ"
+    COLLECTIVES = "collectives", "COLL-LOG"
 
     def __init__(self, title: str, check: str) -> None:
         self.title = title

@@ -15,9 +15,20 @@ from pytest_ddl.equivalence.ledger import HARMLESS, Entry, Quantity
 from pytest_ddl.equivalence.outcomes import passed
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
-from pytest_ddl.records import RankRecord, StepRecord, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import (
+    BatchRecord,
+    CollectiveRecord,
+    DrawRecord,
+    GradientRecord,
+    GradientStage,
+    RankRecord,
+    StepRecord,
+    TrainingRecord,
+    VariableKind,
+    VariableRecord,
+)
 
-PROGRAM = Program(replicas=2, momentum=0.9)
+PROGRAM = Program(replicas=2, workers=2, momentum=0.9)
 Change = Callable[[TrainingRecord], TrainingRecord]
 
 
@@ -34,13 +45,22 @@ def in_step(change: Callable[[StepRecord], StepRecord], index: int = 2) -> Chang
 
 
 def _whole(rank: RankRecord) -> RankRecord:
-    """Add what the simulated program does not record: a metric, named values, results, and a change after the loop."""
+    """Add what the simulated program does not record.
+
+    That is a metric, named values, results, random numbers, gradients, collectives, and changes after the loop.
+    """
+    share = 1.0 if rank.task == "local" else 0.5
     metric = VariableRecord(len(rank.variables), "error/total", VariableKind.METRIC, (), "float64")
     steps = tuple(
         replace(
             step,
             values={"norm": 2.0 * step.index},
             snapshot={**step.snapshot, metric.index: (np.asarray(1.0 * step.index),)},
+            draws=tuple(_draw(replica, step.index) for replica in rank.replicas),
+            gradients=tuple(
+                GradientRecord(replica, GradientStage.COMPUTED, 0, {0: np.full((4, 3), share * step.index)})
+                for replica in rank.replicas
+            ),
         )
         for step in rank.steps
     )
@@ -51,9 +71,15 @@ def _whole(rank: RankRecord) -> RankRecord:
         steps=steps,
         results={"evaluate": [0.5, 0.25]},
         result_steps={"evaluate": len(steps)},
+        draws_observed=True,
+        collectives=(CollectiveRecord("all_reduce", "SUM", (3,), "float64", "train.py:7"),),
     )
     last = steps[-1].snapshot
     return replace(whole, final={index: tuple(3 * value for value in last[index]) for index in _of_rank(whole)})
+
+
+def _draw(replica: int, step: int) -> DrawRecord:
+    return DrawRecord(replica, 0, "StatelessRandomUniformV2", "noise", 100 * replica + step, 12)
 
 
 def _of_rank(rank: RankRecord) -> list[int]:
@@ -102,6 +128,10 @@ _OF_KINDS = {
 }
 
 
+def _longer(batch: BatchRecord) -> BatchRecord:
+    return replace(batch, size=batch.size + 1)
+
+
 CHANGES: dict[Quantity, Change] = {
     **{
         quantity: _moved_snapshot(quantity)
@@ -117,16 +147,31 @@ CHANGES: dict[Quantity, Change] = {
     },
     Quantity.LOSSES: in_step(lambda step: replace(step, loss=(step.loss or 0.0) + 1.0)),
     Quantity.VALUES: in_step(lambda step: replace(step, values={"norm": 7.0})),
+    Quantity.BATCHES: in_step(lambda step: replace(step, batches=tuple(map(_longer, step.batches)))),
+    Quantity.EXAMPLES: in_step(
+        lambda step: replace(
+            step, batches=tuple(replace(batch, example_ids=(7,) * batch.size) for batch in step.batches)
+        )
+    ),
+    Quantity.DRAWS: in_step(lambda step: replace(step, draws=())),
+    Quantity.GRADIENTS: in_step(
+        lambda step: replace(step, gradients=tuple(replace(one, values={0: np.eye(4, 3)}) for one in step.gradients))
+    ),
+    Quantity.COLLECTIVES: on_ranks(lambda rank: replace(rank, collectives=rank.collectives * (1 + rank.rank))),
     Quantity.RESULTS: on_ranks(lambda rank: replace(rank, results={"evaluate": [0.5, 0.75]})),
 }
 """A change of each kind of quantity under the strategy. A new kind fails here until it has one."""
+
+
+_TOGETHER = {Quantity.BATCHES: ("DATA-COVER",), Quantity.EXAMPLES: ("SEED",)}
+"""Further checks that look at a quantity."""
 
 
 def judged_blindly(quantity: Quantity, reference: TrainingRecord, distributed: TrainingRecord) -> Report:
     """Judge with a check that passes without looking, as a future mistake in it would make it."""
     blind = [
         replace(check, function=lambda _r, _d, _t, name=check.name: passed(name, "nothing was looked at"))
-        if check.name in (quantity.check, "UNEVEN-EQ", "MOVES")
+        if check.name in (quantity.check, "UNEVEN-EQ", "MOVES", *_TOGETHER.get(quantity, ()))
         else check
         for check in CHECKS
     ]

@@ -25,6 +25,7 @@ from pytest_ddl.equivalence.evidence.tolerance import Decision
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Reason
 from pytest_ddl.equivalence.ledger import Entry, Ledger, Quantity
 from pytest_ddl.equivalence.roles import Role, Roles
+from pytest_ddl.equivalence.verdict.inputs import inputs
 from pytest_ddl.records import Array, VariableKind, VariableRecord
 
 _OF_VARIABLES = {
@@ -67,6 +68,14 @@ class _Books:
         undecided = decision is Decision.UNDECIDED
         return Decision.WITHIN if undecided and not tolerance.is_gross(ours.index, step, actual, desired) else decision
 
+    def excused(self, entry: Entry) -> Entry:
+        """Return the entry with the reason FINDING if a finding of its check, or of data, explains its difference."""
+        if entry.reason is not Reason.NOT_EXPLAINED:
+            return entry
+        earlier = [finding for finding in self.found if (finding.step or 0) <= entry.step]
+        explained = any(f.check == entry.quantity.check or self.roles.have(f, Role.DATA) for f in earlier)
+        return replace(entry, reason=Reason.FINDING) if explained else entry
+
     def reported(self, quantity: Quantity, value: Reported) -> Entry:
         """Return the entry of a named value or of a result."""
         judged = value.judged(self.comparison.reference.taken_over)
@@ -98,7 +107,7 @@ def ledger_of(comparison: Comparison, judged: Sequence[CheckResult], roles: Role
     books = _Books(comparison, found, roles)
     steps = [step for step in range(1, comparison.steps + 1) if step not in reference.taken_over]
     entries = (*_variables(books, steps), *_finals(books), *_losses(books, steps), *_values(books, steps))
-    return Ledger((*entries, *_results(books)))
+    return Ledger((*entries, *_results(books), *map(books.excused, inputs(comparison))))
 
 
 def _variables(books: _Books, steps: Sequence[int]) -> Iterator[Entry]:
