@@ -11,7 +11,7 @@ from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.checks.registry import CHECKS
 from pytest_ddl.equivalence.findings import Outcome, Reason
-from pytest_ddl.equivalence.ledger import HARMLESS, Entry, Quantity
+from pytest_ddl.equivalence.ledger import Entry, Quantity
 from pytest_ddl.equivalence.outcomes import passed
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
@@ -236,16 +236,3 @@ def test_a_value_that_only_one_run_recorded_is_a_doubt(side: int, quantity: Quan
     report = judged_blindly(quantity, *records)
     assert {entry.reason for entry in report.ledger.entries if entry.quantity is quantity} >= {Reason.ONE_SIDED}
     assert report.verdict == "inconclusive"
-
-
-def test_each_reason_hides_no_defect_or_leaves_the_verdict_open() -> None:
-    """A new reason must be decided on: it is harmless with a proof, or it is a doubt."""
-    assert set(HARMLESS) == {
-        Reason.NOT_FINITE,
-        Reason.NOT_REPRODUCIBLE,
-        Reason.OF_A_PLACE,
-        Reason.NO_UPDATE,
-        Reason.OF_AN_ATTEMPT,
-        Reason.FINDING,
-    }
-    assert all(HARMLESS.values())
