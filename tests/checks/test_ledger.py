@@ -170,7 +170,7 @@ _TOGETHER = {Quantity.BATCHES: ("DATA-COVER",), Quantity.EXAMPLES: ("SEED",)}
 def judged_blindly(quantity: Quantity, reference: TrainingRecord, distributed: TrainingRecord) -> Report:
     """Judge with a check that passes without looking, as a future mistake in it would make it."""
     blind = [
-        replace(check, function=lambda _r, _d, _t, name=check.name: passed(name, "nothing was looked at"))
+        replace(check, function=lambda _comparison, name=check.name: passed(name, "nothing was looked at"))
         if check.name in (quantity.check, "UNEVEN-EQ", "MOVES", *_TOGETHER.get(quantity, ()))
         else check
         for check in CHECKS

@@ -208,7 +208,7 @@ class Runner:
 
     def _compared(self, evaluation: Evaluation, cell: Cell) -> Evaluation:
         from pytest_ddl.cluster.cluster import ClusterError
-        from pytest_ddl.faults.api import check_training
+        from pytest_ddl.equivalence.runs.api import check_training
 
         self._end_trainer()
         started = time.monotonic()
@@ -224,7 +224,7 @@ class Runner:
         except ClusterError as error:
             self._tell(f"  {cell.variant}: {one_line(str(error))}")
             return evaluation.with_failure(cell.variant, "comparing", str(error))
-        verdict = verdict_of(report, time.monotonic() - started)  # type: ignore[arg-type]  # without faults, a Report
+        verdict = verdict_of(report, time.monotonic() - started)
         self._tell(f"  {cell.variant}: {verdict.verdict}: {verdict.headline}")
         return replace(evaluation, verdicts={**evaluation.verdicts, cell.variant: verdict})
 

@@ -16,7 +16,7 @@ from pytest_ddl.equivalence.evidence.metric_state import combined, counted_by_re
 from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import listed, lone_results, lone_values, lone_variables
 from pytest_ddl.equivalence.evidence.results import Returned, returned
-from pytest_ddl.equivalence.evidence.tolerance import Decision, Tolerance
+from pytest_ddl.equivalence.evidence.tolerance import Decision
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Reason, Unjudged
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed, unmatched
 from pytest_ddl.records import RankRecord, TrainingRecord, VariableKind
@@ -58,9 +58,9 @@ class _Seen:
         return judged is Decision.BEYOND
 
 
-def check_metric(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_metric(comparison: Comparison) -> CheckResult:
     """Compare metric state, named values and results of calls as long as the weights agree."""
-    comparison = Comparison(reference, distributed, tolerance)
+    reference, distributed = comparison.records
     if distributed.errors or reference.errors:
         return not_applicable(CHECK, "the run failed, see RUN")
     if not (reference.ranks and distributed.ranks):

@@ -40,8 +40,8 @@ def of_other_lengths(reference: TrainingRecord, distributed: TrainingRecord) -> 
                 counts = [", ".join(map(str, one)) or "none" for one in (ends, ours)]
                 return (
                     f"the limit of steps ended loops of other lengths: {what} {counts[0]} under the strategy, "
-                    f"{counts[1]} on one device. A step takes one global batch for any number of replicas: let the length of a loop "
-                    "not depend on it, or give the check no limit of steps"
+                    f"{counts[1]} on one device. A step takes one global batch for any number of replicas: let the "
+                    "length of a loop not depend on it, or give the check no limit of steps"
                 )
     return None
 

@@ -70,7 +70,7 @@ class Stage:
         self.launches = 9
         """Launches of a variant after which one fails."""
         monkeypatch.setattr(Runner, "_train_once", self._train)
-        monkeypatch.setattr("pytest_ddl.faults.api.check_training", self._check)
+        monkeypatch.setattr("pytest_ddl.equivalence.runs.api.check_training", self._check)
         monkeypatch.setattr("pytest_ddl.bench.launching.launch.launch", self._launch)
         monkeypatch.setattr("pytest_ddl.bench.training_to_target.steps_to_target", self._sweep)
 
