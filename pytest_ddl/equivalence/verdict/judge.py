@@ -28,7 +28,7 @@ from pytest_ddl.equivalence.verdict.behind import behind
 from pytest_ddl.equivalence.verdict.doubts import later, uncompared, undecided, unseen
 from pytest_ddl.equivalence.verdict.lines import with_lines
 from pytest_ddl.equivalence.verdict.own_steps import Cut, step_by_step
-from pytest_ddl.equivalence.verdict.root_causes import root_causes
+from pytest_ddl.equivalence.verdict.precedence import root_causes
 from pytest_ddl.equivalence.verdict.vetoes import Evidence, without_contradictions
 from pytest_ddl.hints import Hint
 from pytest_ddl.notes import Note, NoteKind
