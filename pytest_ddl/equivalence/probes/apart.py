@@ -18,7 +18,7 @@ from pytest_ddl.equivalence.checks.liveness import CHECK as LIVENESS
 from pytest_ddl.equivalence.checks.seed import CHECK as SEED
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, flat, norm, same
-from pytest_ddl.equivalence.evidence.observe import WEIGHTS, is_asynchronous, is_seed, of_kind
+from pytest_ddl.equivalence.evidence.observe import WEIGHTS, is_seed, of_kind
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Doubt
 from pytest_ddl.equivalence.probes.placing import places_of
@@ -38,7 +38,7 @@ def wanted(report: Report, _names: Collection[str]) -> bool:
     distributed = report.distributed
     if not report.passed or distributed is None or distributed.num_replicas < 2:
         return False
-    if distributed.capabilities.global_view or is_asynchronous(distributed):
+    if distributed.capabilities.global_view:
         return False
     return any(_may_differ(draws) for draws in _by_position(distributed))
 

@@ -22,7 +22,7 @@ from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_layers
 from pytest_ddl.equivalence.diagnosis.first_closure import first_difference
 from pytest_ddl.equivalence.diagnosis.summed_updates import all_steps
-from pytest_ddl.equivalence.evidence.observe import WEIGHTS, is_asynchronous, of_kind
+from pytest_ddl.equivalence.evidence.observe import WEIGHTS, of_kind
 from pytest_ddl.equivalence.findings import Doubt, Finding, Outcome
 from pytest_ddl.equivalence.probes.repeating import left_open, timed
 from pytest_ddl.equivalence.report import Report
@@ -45,11 +45,8 @@ _COMPARED = (STEP_EQ, STATE_EQ, OPT_STATE, LOSS_EQ, METRIC_EQ)
 
 
 def wanted(report: Report, _names: Collection[str]) -> bool:
-    """Run for a program whose steps ran concurrently, and in which no mistake was found."""
-    distributed = report.distributed
-    if report.findings or distributed is None or not is_asynchronous(distributed):
-        return False
-    return not (distributed.errors or _ran_other_epochs(distributed))
+    """Return whether one device may train on as many batches; see PS."""
+    return report.distributed is not None and not _ran_other_epochs(report.distributed)
 
 
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:

@@ -87,7 +87,7 @@ class Comparer:
             report = report.noted(f"steps={question.steps} was not reached: the program's loops ended after {done}")
         names = question.checks or ()
         for probe in PROBES:
-            if report.comparable and probe.wanted(report, names):
+            if probe.applies(report, names):
                 settings = replace(plain.base, neutralize=report.neutralized, places=report.places)
                 report = probe.run(report, settings, plain.once_more)
         return report if question.checks is None else require(report, question.checks)
