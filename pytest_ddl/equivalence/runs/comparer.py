@@ -160,7 +160,7 @@ class PlainComparison:
             text = f"one device was run without a strategy, because the program raises under OneDeviceStrategy: {why}"
             report = replace(report, notes=(Note(NoteKind.HOW, text), *report.notes))
         report = runs.explained(report)
-        if precision == "float32" and (reference.errors or _raised(distributed)):
+        if settings.precision == "float32" and (reference.errors or _raised(distributed)):
             return self.in_precision("native")
         if precision in ("auto", "float32") and replaced_policies(reference):
             own = replace(self, decided=report.passed)
@@ -176,7 +176,8 @@ class PlainComparison:
                 distributed = self.program.distributed(settings)
                 if not _raised(distributed):
                     return reference, distributed, settings
-            precision = "native"
+            # Variables of float32 stay, but casts to half precision can be replaced.
+            precision = "float32" if replaced_policies(reference) else "native"
         settings = replace(self.base, precision=precision)
         return self.program.reference(settings), self.program.distributed(settings), settings
 
