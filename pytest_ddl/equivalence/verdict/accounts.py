@@ -140,6 +140,12 @@ def _finals(books: _Books) -> Iterator[Entry]:
         is_beyond = ending.decision is Decision.BEYOND
         reason = books.excuse(quantity, name, books.comparison.steps, at_end=True) if is_beyond else None
         yield Entry(quantity, name, books.comparison.steps, reason, at_end=True)
+    for rank in books.comparison.distributed.ranks:
+        for index, parts in (rank.final or {}).items():
+            if len(parts) != len(rank.steps[-1].snapshot.get(index, parts) if rank.steps else parts):
+                variable = books.comparison.distributed.variables[index]
+                quantity, last = _OF_VARIABLES[variable.kind], books.comparison.steps
+                yield Entry(quantity, variable.name, last, Reason.ONE_SIDED, at_end=True)
 
 
 def _losses(books: _Books, steps: Sequence[int]) -> Iterator[Entry]:

@@ -44,11 +44,13 @@ def _batches(comparison: Comparison, step: int) -> Iterator[Entry]:
     if ours or theirs:
         reason = None if ours == theirs else Reason.NOT_EXPLAINED if ours and theirs else Reason.ONE_SIDED
         yield Entry(Quantity.BATCHES, "number of examples", step, reason)
-    for by in ("ids", "contents"):
-        mine, others = (examples_of(record, step, by) for record in (reference, distributed))
-        if mine is not None and others is not None:
-            yield Entry(Quantity.EXAMPLES, by, step, None if mine == others else Reason.NOT_EXPLAINED)
-            return
+    found = {by: [examples_of(record, step, by) for record in (reference, distributed)] for by in ("ids", "contents")}
+    by = next((by for by, sides in found.items() if None not in sides), "contents")
+    mine, others = found[by]
+    if mine is not None and others is not None:
+        yield Entry(Quantity.EXAMPLES, by, step, None if mine == others else Reason.NOT_EXPLAINED)
+    elif mine is not None or others is not None:
+        yield Entry(Quantity.EXAMPLES, by, step, Reason.ONE_SIDED)
 
 
 def _draws(comparison: Comparison, step: int) -> Iterator[Entry]:
