@@ -26,6 +26,7 @@ from pytest_ddl.records import (
     TrainingRecord,
     VariableKind,
     VariableRecord,
+    WriteRecord,
 )
 
 PROGRAM = Program(replicas=2, workers=2, momentum=0.9)
@@ -218,6 +219,16 @@ def test_a_final_value_that_its_check_does_not_look_at_is_a_doubt(check: str) ->
     assert found
     assert all(entry.at_end for entry in found)
     assert all("when the program ends" in str(entry) for entry in found)
+
+
+def test_files_are_named_because_their_contents_are_not_compared() -> None:
+    reference, distributed = runs()
+    writes = tuple(WriteRecord(f"model-{number}.keras", "Model.save", 3) for number in range(5))
+    first, *others = distributed.ranks
+    report = judge(reference, replace(distributed, ranks=(replace(first, writes=writes), *others)))
+    assert report.passed, str(report)
+    told = "not the contents of files that the program writes: model-0.keras, model-1.keras, model-2.keras and 2 more"
+    assert told in " ".join(str(report).split())
 
 
 @pytest.mark.parametrize("side", [0, 1], ids=["one device", "strategy"])

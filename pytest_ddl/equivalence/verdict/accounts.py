@@ -107,7 +107,8 @@ def ledger_of(comparison: Comparison, judged: Sequence[CheckResult], roles: Role
     books = _Books(comparison, found, roles)
     steps = [step for step in range(1, comparison.steps + 1) if step not in reference.taken_over]
     entries = (*_variables(books, steps), *_finals(books), *_losses(books, steps), *_values(books, steps))
-    return Ledger((*entries, *_results(books), *map(books.excused, inputs(comparison))))
+    files = dict.fromkeys(write.path for rank in distributed.ranks for write in rank.writes)
+    return Ledger((*entries, *_results(books), *map(books.excused, inputs(comparison))), tuple(files))
 
 
 def _variables(books: _Books, steps: Sequence[int]) -> Iterator[Entry]:
