@@ -29,6 +29,8 @@ class Run:
         self._fitting = Fitting(listener, settings, context.strategy)
         self._loop: Literal["steps", "batches"] | None = None
         """Loop whose body the program runs now."""
+        self._cut: list[int] = []
+        """Steps after which loops of the program would have ended that the limit of steps has ended before."""
         self._never_began: list[str] = []
         """Loops that the program has made and not begun."""
 
@@ -199,6 +201,9 @@ class Run:
         else:
             losses = coordinator.one_by_one(*arguments, more)
         yield from self._bodies("steps", losses)
+        if steps is not None and self._listener.reached_limit:
+            self._cut.append(first + steps)
+            self._listener.fact("cut", tuple(self._cut))
 
     def batches(self, dataset: Any) -> Iterator[Any]:
         """Yield distributed batches for a loop that calls ``run.strategy.run`` itself.
@@ -268,7 +273,8 @@ class Run:
         """Record a number to compare, without counting a step.
 
         In a loop over :meth:`steps` it belongs to the step that has just ended, and in a loop over :meth:`batches` to
-        the step that the next :meth:`record` ends. Anywhere else it is a result after the steps so far.
+        the step that the next :meth:`record` ends. Anywhere else it is a result after the steps so far. Further numbers
+        of one name in a step are compared one by one: the second is ``name#2``.
 
         :param number: one number, as Python, NumPy or an eager tensor has it.
         :raises TypeError: if it is not one number, for example a tensor inside a ``tf.function``.

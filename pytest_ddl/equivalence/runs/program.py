@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import pickle
 import shutil
 import tempfile
 import time
@@ -9,13 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, Fate
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import Kind, Snapshot
 from pytest_ddl.equivalence.checks.run import place_of
-from pytest_ddl.equivalence.runs.references import ReferenceStore
 from pytest_ddl.equivalence.runs.remote import run_training
 from pytest_ddl.equivalence.runs.resuming import joined
 from pytest_ddl.equivalence.runs.watchdog import Watchdog
@@ -28,11 +30,10 @@ from pytest_ddl.training import collective_log, write_log
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
+    from pytest_ddl.equivalence.question import Question
     from pytest_ddl.harness import Harness
-    from pytest_ddl.items.selection import DdlMark
     from pytest_ddl.strategies.spec import StrategySpec
 
-TrainFunction = Callable[[Any], Any]
 Stuck = Callable[[Collection[int]], bool]
 MakeWatch = Callable[[Cluster, Stuck | None], Stuck]
 
@@ -54,20 +55,15 @@ class Program:
 
     harness: Harness
     references: ReferenceStore
-    train: TrainFunction
-    spec: StrategySpec
-    """The strategy that is compared with one device."""
-    mark: DdlMark
-    test: str
-    """Name of the test. Runs on one device are shared only by the comparisons of one test."""
+    question: Question
     deadline: float
     """End of the time for all runs, on the clock of :func:`time.monotonic`."""
 
     def reference(self, settings: RunSettings) -> TrainingRecord:
         """Run on one device, or return the record of such a run with equal settings."""
         settings = replace(settings, is_reference=True, one_by_one=False, one_worker=False)
-        spec = self.harness.registry.default("one_device")
-        key = ship.pack(self.train), settings, self.harness.device_for(spec, self.mark), self.test
+        spec, asked = self.harness.registry.default("one_device"), self.question
+        key = ship.pack(asked.train), settings, self.harness.device_for(spec, asked.mark), asked.test
         return self.references.get(key, lambda: self.anew(settings))
 
     def anew(self, settings: RunSettings) -> TrainingRecord:
@@ -88,12 +84,12 @@ class Program:
 
     def distributed(self, settings: RunSettings) -> TrainingRecord:
         """Run under the strategy."""
-        return self._run(self.spec, settings)
+        return self._run(self.question.spec, settings)
 
     def _run(self, spec: StrategySpec, settings: RunSettings) -> TrainingRecord:
         """Run the function on a cluster. Errors there become part of the record."""
         started = time.monotonic()
-        self.harness.show(f"comparing {self.spec}: {_in_words(settings)}")
+        self.harness.show(f"comparing {self.question.spec}: {_in_words(settings)}")
         if settings.one_worker and "workers" in spec.shape:
             left = {key: value for key, value in spec.shape.items() if key != HOSTS}
             spec = replace(spec, shape={**left, "workers": 1})
@@ -158,8 +154,8 @@ class Program:
         :param environ: additional environment variables of its processes. It is then for this attempt only, too.
         :param watch: function that makes the callback ``stuck`` of :meth:`Cluster.ask` for the cluster.
         """
-        job = ship.pack(run_training, (self.train, settings))
-        with self.harness.cluster(spec, self.mark, fresh=fresh, environ=environ) as cluster:
+        job = ship.pack(run_training, (self.question.train, settings))
+        with self.harness.cluster(spec, self.question.mark, fresh=fresh, environ=environ) as cluster:
             several = cluster.num_ranks > 1
             stuck: Stuck | None = None
             if several:
@@ -228,3 +224,40 @@ def _rank_record(answer: Answer, settings: RunSettings, of_rank: Callable[[str],
     if frame is not None:
         error = replace(error, file=frame.file, line=frame.line, function=frame.function, source=frame.source)
     return RankRecord(answer.rank, answer.task, replicas=(), error=error, collectives=executed, writes=writes)
+
+
+class ReferenceStore:
+    """Store of reference runs, in files that all xdist workers of the session see."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self._known: dict[str, TrainingRecord] = {}
+
+    def get(self, key: tuple[ship.Job, RunSettings, str, str], compute: Callable[[], TrainingRecord]) -> TrainingRecord:
+        """Return the reference of a job. The first call computes it.
+
+        :param key: the job, its settings, its device and the test that asks. The test is included because another test
+            may have written other files. Changes of the environment, the current directory, the import path and the
+            globals of modules are added to the key.
+        """
+        job, settings, device, test = key
+        around = Snapshot.now().since(self._harness.surroundings)
+        values = sorted((module, sorted(values.items())) for module, values in job.overrides.items())
+        others = repr((settings, device, test, sorted(around.environ.items()), around.directory, around.path, values))
+        digest = hashlib.sha256(b"\0".join([job.payload, others.encode()])).hexdigest()
+        if digest in self._known:
+            return self._known[digest]
+        folder = self._harness.folder / "references"
+        folder.mkdir(exist_ok=True)
+        with (folder / digest).open("ab+") as file:
+            # A second process waits here until the first one has computed the reference.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            data = file.read()
+            record: TrainingRecord = pickle.loads(data) if data else compute()
+            if any(error.type == "deadline" for _rank, error in record.errors):
+                return record  # another caller may have more time
+            if not data:
+                file.write(pickle.dumps(record, protocol=5))
+        self._known[digest] = record
+        return record
