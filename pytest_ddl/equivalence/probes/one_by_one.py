@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _WHAT = "run again one step at a time"
 _AS_ONE = "run again one step at a time, all steps recorded as one"
-_FIX = (
+FIX = (
     "Compute in each step under the coordinator what one device computes: the same loss, divided by the examples of "
     "the batch that this step consumes, with the same learning rate."
 )
@@ -90,9 +90,7 @@ def _explained(finding: Finding, again: Report) -> Finding:
     if finding.cause is not None or reference is None or distributed is None:
         return finding
     evidence = first_difference(reference, distributed)
-    return replace(
-        finding, fix=_FIX, evidence=evidence or finding.evidence, look_at=() if evidence else finding.look_at
-    )
+    return replace(finding, fix=FIX, evidence=evidence or finding.evidence, look_at=() if evidence else finding.look_at)
 
 
 def _not_compared(again: Report) -> str | None:

@@ -20,6 +20,7 @@ from pytest_ddl.equivalence.probes.registry import PROBES
 from pytest_ddl.equivalence.probes.repeating import timed
 from pytest_ddl.equivalence.question import Question
 from pytest_ddl.equivalence.runs.alignment import Aligned, align
+from pytest_ddl.equivalence.runs.closures import with_closures
 from pytest_ddl.equivalence.runs.program import Program, ReferenceStore
 from pytest_ddl.equivalence.runs.slices import (
     equal_parts,
@@ -152,7 +153,7 @@ class PlainComparison:
             settings = replace(settings, states=states_of(reference, distributed, settings.follow))
             reference = self.program.reference(settings)
         report = self._without_overflow(replace(runs, reference=reference, settings=settings))
-        report = with_sums(report, settings, self.program)
+        report = with_closures(with_sums(report, settings, self.program), settings, self.program)
         if precision == "auto" and settings.precision == "float64" and is_of_single_precision(report):
             return self.in_precision("float32" if replaced_policies(reference) else "native")
         if reference.refused is not None and not reference.errors:
