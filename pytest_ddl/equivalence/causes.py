@@ -335,6 +335,12 @@ _PARAMETER_SERVER = (
         f"{Hint.OF_RUN_RECORD}.",
     ),
     Cause(
+        "closure-depends-on-others",
+        "A concurrent closure computes its gradient from more than the weights that it read and its examples.",
+        "Compute each gradient only from the batch and the weights of its closure. Do not read there what other "
+        "closures count or keep, and do not scale by how many of them run.",
+    ),
+    Cause(
         "staleness-exceeded",
         "A gradient was computed on weights older than the bound.",
         "Apply each gradient in the step that computes it, and look for gradients that are kept between steps. Under a "
