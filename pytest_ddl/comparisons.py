@@ -31,7 +31,7 @@ def registered_checks(config: pytest.Config) -> list[Check]:
 
     :raises pytest.UsageError: if a plugin registers something else than a check, or a name twice.
     """
-    from pytest_ddl.equivalence.checks.registry import CHECKS, Check
+    from pytest_ddl.equivalence.checks.registry import CHECKS, Check, adapted
 
     checks = list(CHECKS)
     config.hook.pytest_ddl_register_checks(checks=checks)
@@ -42,7 +42,7 @@ def registered_checks(config: pytest.Config) -> list[Check]:
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise pytest.UsageError(f"pytest_ddl_register_checks: the check {twice.pop()!r} is registered twice")
-    return checks
+    return [adapted(check) for check in checks]
 
 
 def assert_equivalence(

@@ -86,12 +86,13 @@ class Question:
             )
         if not isinstance(self.strict, bool):
             raise ValueError(f"strict={self.strict!r} must be True or False")
-        if not isinstance(self.expect, Collection):
-            raise ValueError(
-                f"expect={self.expect!r} must be a collection, for example expect={{'cause-id': 'reason'}}"
-            )
-        if self.checks is not None and not isinstance(self.checks, Collection):
-            raise ValueError(f"checks={self.checks!r} must be a collection, for example checks=['STEP-EQ']")
+        collections = (
+            ("expect", self.expect, "{'cause-id': 'reason'}"),
+            ("checks", () if self.checks is None else self.checks, "['STEP-EQ']"),
+        )
+        for name, value, example in collections:
+            if not isinstance(value, Collection):
+                raise ValueError(f"{name}={value!r} must be a collection, for example {name}={example}")
 
 
 def is_whole(value: object) -> bool:

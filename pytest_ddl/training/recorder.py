@@ -125,9 +125,8 @@ class Recorder(StepListener):
 
         For variables that a step created, record the values that they were created with.
         """
-        if neutral.NORMALIZATION in self._settings.neutralize:
-            for model in self._watcher.models:
-                neutral.synchronize(model)
+        for model in self._watcher.models:
+            neutral.set_normalization(model, self._settings.neutralize)
         new = self._watcher.scan()
         created: dict[int, Creation] = {}
         for item in new:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ddl.equivalence.checks.nonfinite import check_nonfinite
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.equivalence.probes import nonfinite as nonfinite_probe
@@ -72,7 +73,7 @@ REFERENCE = record(SKIPPED, broken=[0])
 
 
 def result_of(distributed, reference=REFERENCE):
-    return check_nonfinite(reference, distributed, Tolerance(reference))
+    return check_nonfinite(Comparison(reference, distributed, Tolerance(reference)))
 
 
 def test_passes_where_all_replicas_skip_as_one_device_does():
@@ -107,6 +108,19 @@ def test_the_evidence_says_what_each_replica_did():
     assert "replica 0 updated with values that are not finite" in finding.evidence
     assert "replica 1 did not update" in finding.evidence
     assert "one device did not update" in finding.evidence
+
+
+OF_KERAS = OptimizerRecord("LossScaleOptimizer", {"initial_scale": 8.0, "dynamic_growth_steps": 2000})
+
+
+@pytest.mark.parametrize(("broken", "named"), [([1], True), ([0, 1], False)])
+def test_an_overflow_that_keras_does_not_see_is_explained(broken, named):
+    overflowing = record(*[history((np.nan, 8.0))] * 2, broken=broken)
+    (rank,) = overflowing.ranks
+    (finding,) = result_of(replace(overflowing, ranks=(replace(rank, optimizers=(OF_KERAS,)),))).findings
+    assert finding.cause == "non-finite-not-synchronised"
+    assert ("looks only at the gradients of the first replica" in finding.evidence) is named
+    assert ("mixed_bfloat16" in finding.fix) is named
 
 
 def test_explains_what_follows_from_it_in_weights_and_replicas():
@@ -230,12 +244,10 @@ def test_runs_by_itself_where_the_program_claims_to_handle_them(claim, wanted):
 
 
 def test_keras_own_decision_is_judged_where_it_is_asked_for_alone():
-    optimizer = OptimizerRecord("LossScaleOptimizer", {"initial_scale": 8.0, "dynamic_growth_steps": 2000})
-
     def of_keras(checks):
         report = judge(record(SKIPPED), record(SKIPPED, SKIPPED), checks=checks)
         (rank,) = report.distributed.ranks
-        rank = replace(rank, optimizers=(optimizer,))
+        rank = replace(rank, optimizers=(OF_KERAS,))
         return replace(report, distributed=replace(report.distributed, ranks=(rank,)))
 
     asked, compare_once = planted(SKIPPED, SKIPPED)

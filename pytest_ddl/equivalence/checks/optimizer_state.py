@@ -13,7 +13,6 @@ from pytest_ddl.equivalence.diagnosis.diagnose import diagnose
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
 from pytest_ddl.equivalence.evidence.effective import settings_of
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.evidence.used_rate import outdated
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import (
@@ -26,7 +25,7 @@ from pytest_ddl.equivalence.outcomes import (
     unmatched,
     wide,
 )
-from pytest_ddl.records import TrainingRecord, VariableKind
+from pytest_ddl.records import VariableKind
 
 CHECK = "OPT-STATE"
 
@@ -38,9 +37,9 @@ _CAUSES = {
 _STARTED_ANEW = "resume-lost-state"
 
 
-def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_optimizer_state(comparison: Comparison) -> CheckResult:
     """Compare the optimizer's variables up to the first step in which one of them, or a weight, differs."""
-    comparison = Comparison(reference, distributed, tolerance)
+    reference, distributed = comparison.records
     steps = comparison.steps
     if steps == 0:
         return no_steps(CHECK, distributed, reference)

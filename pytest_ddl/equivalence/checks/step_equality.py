@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import fix_of
-from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
+from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards, not_ended
 from pytest_ddl.equivalence.diagnosis.case import Case
 from pytest_ddl.equivalence.diagnosis.diagnose import diagnose
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Differences, Place
 from pytest_ddl.equivalence.evidence.hidden_scale import Certainty, HiddenScale, hidden_scale
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, of_kind, unwatched
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, no_steps, passed, wide
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
@@ -21,9 +20,9 @@ CHECK = "STEP-EQ"
 _TOO_LARGE, _TOO_SMALL = "gradient-scaled-by-replica-count", "gradient-scaled-by-inverse-replica-count"
 
 
-def check_step_equality(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_step_equality(comparison: Comparison) -> CheckResult:
     """Compare trainable and frozen variables, from the initial weights to the last shared step."""
-    comparison = Comparison(reference, distributed, tolerance)
+    reference, distributed = comparison.records
     structure = _structure(reference, distributed)
     if reference.errors and not of_kind(reference, *WEIGHTS) and of_kind(distributed, *WEIGHTS):
         reason = "the run on one device failed before it watched a weight: see RUN"
@@ -57,7 +56,7 @@ def _without_difference(comparison: Comparison, found: Differences) -> CheckResu
     unread = lone_variables(reference, distributed, WEIGHTS)
     if unread is not None:
         return inconclusive(CHECK, unread)
-    afterwards = changed_afterwards(CHECK, comparison, WEIGHTS)
+    afterwards = changed_afterwards(CHECK, comparison, WEIGHTS) or not_ended(CHECK, comparison)
     if afterwards is not None:
         return afterwards
     left_out = unwatched(reference, distributed)

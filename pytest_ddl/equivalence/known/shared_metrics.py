@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -11,10 +11,9 @@ from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.metric_state import combined, grown, growth, means, pairs
+from pytest_ddl.equivalence.evidence.metric_state import Pair, combined, grown, growth, means, pairs
 from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.results import Returned, returned
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.records import TrainingRecord
 
@@ -22,9 +21,7 @@ _CLOSE = {"float64": 1e-9, "float32": 1e-3}
 """Dtype -> relative error of a state that was multiplied in every step. A defect changes it by much more."""
 
 
-def is_summed_again(
-    finding: Finding, reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
-) -> bool:
+def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
     """Return whether all state of metrics grows as if it was summed again, and gives the value that was found.
 
     An evaluation is recomputed from the metrics of one device after each of its batches.
@@ -32,6 +29,7 @@ def is_summed_again(
     From the first step on in which weights differ, metrics differ because of the weights too. So only the steps before
     that one count, and a difference that is found later is not recognized.
     """
+    reference, distributed = comparison.records
     if finding.check not in (LOSS_EQ, METRIC_EQ) or distributed.num_replicas < 2:
         return False
     evaluated = _of_evaluations(finding, distributed)
@@ -41,16 +39,13 @@ def is_summed_again(
     if not finding.step:
         return False
     watched = pairs(reference, distributed)
-    wrong = Comparison(reference, distributed, tolerance).differences().step
+    wrong = comparison.differences().step
     last = shared_steps(reference, distributed) if wrong is None else wrong - 1
     if finding.step > last:
         return False
     steps = range(1, last + 1)
-    for pair in watched:
-        for step in steps:
-            predicted = growth(reference, pair.ours.index, step, distributed.num_replicas)
-            if not _is_close(combined(distributed, pair.theirs, step), predicted, pair.theirs.dtype):
-                return False
+    if not all(_grows(pair, reference, distributed, steps) for pair in watched):
+        return False
     if finding.variable in {pair.theirs.name for pair in watched}:
         return True
     dtype = watched[0].theirs.dtype if watched else ""
@@ -62,6 +57,20 @@ def is_summed_again(
         if (step is None and wrong is None) or step in possible
     ]
     return bool(shown) and all(any(_is_close(np.asarray(v), one, dtype) for one in among) for v, among in shown)
+
+
+def _grows(pair: Pair, reference: TrainingRecord, distributed: TrainingRecord, steps: Sequence[int]) -> bool:
+    """Return whether a state was summed again in every step, or in none.
+
+    The replicas do not share the state of a metric that is made outside of ``strategy.scope()``, which is right.
+    """
+    actual = [combined(distributed, pair.theirs, step) for step in steps]
+    again = [growth(reference, pair.ours.index, step, distributed.num_replicas) for step in steps]
+    once = [combined(reference, pair.ours, step) for step in steps]
+    return any(
+        all(_is_close(value, one, pair.theirs.dtype) for value, one in zip(actual, predicted, strict=True))
+        for predicted in (again, once)
+    )
 
 
 def _shown(finding: Finding, record: TrainingRecord) -> Iterator[tuple[int | None, float]]:
