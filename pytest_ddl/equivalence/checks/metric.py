@@ -49,6 +49,15 @@ class _Value:
     bound: Bound
     again: Array | None = None
     """Value in a second run of the unchanged reference; ``None`` without such a run."""
+    of_equal_parts: Array | None = None
+    """Value in a run in which all replicas count equally in uneven steps; ``None`` without such a run."""
+
+    @property
+    def is_of_equal_parts(self) -> bool:
+        """True if the value is right for replicas that count equally in uneven steps, which is tolerated."""
+        return self.of_equal_parts is not None and (
+            difference(self.actual, self.of_equal_parts).error <= self.bound.value
+        )
 
 
 @dataclass
@@ -84,6 +93,10 @@ class _Seen:
                 return False
         if decision is Decision.UNDECIDED:
             self.skipped.append(Unjudged(value.name, Reason.TOO_WIDE))
+            return False
+        if decision is Decision.BEYOND and kept and self.taken_over and value.is_of_equal_parts:
+            # The program computed it before one device took over weights, from those that equal parts give.
+            self.compared += 1
             return False
         if decision is Decision.BEYOND and kept and not self._is_gross(error, value.desired, value.step):
             self.skipped.append(Unjudged(value.name, Reason.KEPT, f"step {self.taken_over[0]} or before"))
@@ -162,6 +175,8 @@ def _results(comparison: Comparison, sound: int, seen: _Seen) -> None:
     noisy = [returned(run.ranks[0]) for run in comparison.tolerance.perturbed if run.ranks]
     again = comparison.tolerance.again
     repeated = returned(again.ranks[0]) if again is not None and again.ranks else {}
+    equal = comparison.tolerance.equal_parts
+    of_equal_parts = returned(equal.ranks[0]) if equal is not None and equal.ranks else {}
     for rank in distributed.ranks:
         for key, actual in returned(rank).items():
             desired = ours.get(key)
@@ -184,6 +199,7 @@ def _results(comparison: Comparison, sound: int, seen: _Seen) -> None:
                 desired.value,
                 bound,
                 repeated[key].value if key in repeated else None,
+                of_equal_parts[key].value if key in of_equal_parts else None,
             )
             if not seen.is_wrong(value, kept=actual.kind == "fit"):
                 continue
@@ -273,7 +289,8 @@ def _values(comparison: Comparison, sound: int, seen: _Seen) -> None:
                     continue
                 bound = comparison.tolerance.value(name, step)
                 repeated = _recorded(comparison.tolerance.again, name, step)
-                value = _Value(name, step, np.asarray(theirs[name]), np.asarray(ours[name]), bound, repeated)
+                alike = _recorded(comparison.tolerance.equal_parts, name, step)
+                value = _Value(name, step, np.asarray(theirs[name]), np.asarray(ours[name]), bound, repeated, alike)
                 # Within an epoch, fit shows what the replicas' metrics show, which is no value that the program keeps.
                 is_shown = by_fit and state_agrees(comparison, step)
                 if not seen.is_wrong(value, kept=not is_shown):
