@@ -101,6 +101,18 @@ def shared_metrics(run: Any) -> None:
     _fit(run)
 
 
+def shared_metrics_of_two_outputs(run: Any) -> None:
+    """Keras keeps a mean of the loss of each output, too."""
+    x, y = _arrays()
+    with run.strategy.scope():
+        features = keras.Input((FEATURES,))
+        hidden = LAYERS.Dense(6, activation="relu")(features)
+        model = keras.Model(features, [LAYERS.Dense(1)(hidden), LAYERS.Dense(1)(hidden)])
+        model.compile(keras.optimizers.SGD(0.05), ["mse", "mae"], metrics=[["mae"], ["mse"]])
+    run.watch(model=model)
+    run.fit(model, tf.data.Dataset.from_tensor_slices((x, (y, -y))).batch(run.global_batch_size), epochs=2)
+
+
 def shared_metrics_and_a_gradient_that_is_too_large(run: Any) -> None:
     _fit(run, loss=_scalar)
 

@@ -31,6 +31,7 @@ REPEATED, SCALED = "random-stream-repeated-across-replicas", "gradient-scaled-by
         ("mirrored", programs.normalized, "keras-batch-normalization"),
         ("mirrored", programs.normalized_and_weighted_by_class, "keras-batch-normalization"),
         ("central_storage", programs.shared_metrics, "keras-metrics-central-storage"),
+        ("central_storage", programs.shared_metrics_of_two_outputs, "keras-metrics-central-storage"),
         ("central_storage", programs.evaluated_with_shared_metrics, "keras-metrics-central-storage"),
         ("mirrored", programs.strings, "keras-fit-strings"),
         ("mirrored", programs.one_example, "keras-fit-unequal-parts"),
