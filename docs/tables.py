@@ -119,10 +119,14 @@ def causes_table() -> str:
 def limitations_table() -> str:
     """Return the table of known limitations of TensorFlow and Keras, in the words of the reports."""
     rows = (
-        (f"{limit.reason}. {limit.advice}" if limit.advice else limit.reason, f"<{limit.link}>" if limit.link else "")
+        (
+            f"{limit.reason}. {limit.advice}" if limit.advice else limit.reason,
+            _code(limit.cause),
+            f"<{limit.link}>" if limit.link else "",
+        )
         for limit in LIMITATIONS
     )
-    return _table(("what the framework cannot do", "more"), rows)
+    return _table(("what the framework cannot do", "cause", "more"), rows)
 
 
 def known_table() -> str:
