@@ -122,11 +122,12 @@ def limitations_table() -> str:
     rows = (
         (
             FrontEnd.TEST.render(f"{limit.reason}. {limit.advice}" if limit.advice else limit.reason),
+            _code(limit.cause),
             f"<{limit.link}>" if limit.link else "",
         )
         for limit in LIMITATIONS
     )
-    return _table(("what the framework cannot do", "more"), rows)
+    return _table(("what the framework cannot do", "cause", "more"), rows)
 
 
 def known_table() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -61,7 +62,7 @@ class Fitting:
             options["callbacks"].insert(0, _first_callback(listener, model, follow))
         if self._settings.repeat:
             options["epochs"] = _ENDLESS
-        data = _as_dataset(data, options) if self._settings.slices else data
+        data = _as_dataset(model, data, options, self._settings) if self._settings.slices else data
         given = _given(self._settings, data, lambda: listener.completed)
         history = model.fit(given, **options)
         listener.end_of_steps(_batches(given, options, self._strategy), batches=1)
@@ -132,24 +133,46 @@ def _options(settings: RunSettings, kwargs: Mapping[str, Any]) -> dict[str, Any]
     return options
 
 
-def _as_dataset(data: Any, options: dict[str, Any]) -> Any:
+def _as_dataset(model: Any, data: Any, options: dict[str, Any], settings: RunSettings) -> Any:
     """Return arrays as the dataset of the batches that ``fit`` makes of them, so that a batch can be cut down.
 
-    If ``fit`` shuffles or splits the arrays, only Keras knows its batches, and the arrays are returned. ``y`` and
-    ``sample_weight`` become parts of the dataset.
+    ``y``, ``sample_weight`` and ``class_weight`` become parts of the dataset, and what ``validation_split`` holds back
+    becomes ``validation_data``. If only Keras knows its batches, the arrays are returned.
     """
     import tensorflow as tf
 
     columns = (data, options.get("y"), options.get("sample_weight"))
-    given = [column for column in columns if column is not None]
-    rows = {len(item) if isinstance(item, np.ndarray) and item.ndim else 0 for item in tf.nest.flatten(given)}
-    wanted = len(rows) == 1 and 0 not in rows and columns[1] is not None
-    unsure = options.get("validation_split") or options.get("class_weight") or options.get("steps_per_epoch")
-    if not wanted or unsure or options.get("shuffle", True):
+    rows = {len(item) if isinstance(item, np.ndarray) and item.ndim else 0 for item in tf.nest.flatten(columns[:2])}
+    adapter = None if flavor_of(model).__name__ == "tf_keras" else _adapter()
+    if len(rows) != 1 or 0 in rows or columns[1] is None or options.get("steps_per_epoch") or adapter is None:
         return data
-    for name in ("y", "sample_weight", "shuffle"):
+    for name in ("y", "sample_weight"):
         options.pop(name, None)
-    return tf.data.Dataset.from_tensor_slices(tuple(given)).batch(options.pop("batch_size", None) or KERAS_BATCH)
+    size, split = options.pop("batch_size", None) or KERAS_BATCH, options.pop("validation_split", None)
+    if split and options.get("validation_data") is None:
+        # Keras holds back the last rows, and rounds the number of the others down.
+        kept = math.floor(rows.pop() * (1.0 - split))
+        held_back = tuple(_rows(column, slice(kept, None)) for column in columns if column is not None)
+        options["validation_data"] = prepare_arrays(held_back, settings)
+        options["validation_batch_size"] = options.get("validation_batch_size") or size
+        columns = tuple(_rows(column, slice(kept)) for column in columns)
+    shuffle, weights = options.pop("shuffle", True), options.pop("class_weight", None)
+    return adapter(*columns, batch_size=size, shuffle=shuffle, class_weight=weights).get_tf_dataset()
+
+
+def _adapter() -> Any:
+    """Return the class of Keras 3 that makes batches of arrays, in the order in which ``fit`` shuffles them."""
+    try:
+        from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+    except ImportError:  # it is no public class, so another version may not have it
+        return None
+    return ArrayDataAdapter
+
+
+def _rows(column: Any, chosen: slice) -> Any:
+    import tensorflow as tf
+
+    return None if column is None else tf.nest.map_structure(lambda item: item[chosen], column)
 
 
 def _given(settings: RunSettings, data: Any, completed: Callable[[], int] | None = None) -> Any:

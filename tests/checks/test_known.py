@@ -200,13 +200,24 @@ def test_runs_on_the_examples_of_each_replica_show_moving_statistics_behind_othe
     alone = {}
     for replica in range(REPLICAS):
         steps = tuple(
-            replace(step, snapshot={i: parts[replica : replica + 1] for i, parts in step.snapshot.items()})
+            replace(
+                step,
+                snapshot={i: parts[replica : replica + 1] for i, parts in step.snapshot.items()},
+                batches=tuple(batch for batch in step.batches if batch.replica == replica),
+            )
             for step in rank.steps
         )
         alone[replica] = replace(reference, ranks=(replace(reference.ranks[0], steps=steps),))
     assert judge(reference, distributed, slices=Slices(1, alone)).verdict == "known"
     swapped = dict(zip(alone, reversed(alone.values()), strict=True))
     assert judge(reference, distributed, slices=Slices(1, swapped)).verdict == "fail"
+
+
+def test_runs_that_could_not_be_cut_down_to_the_examples_of_a_replica_show_nothing() -> None:
+    reference = _with_statistics(1)
+    whole = Slices(1, dict.fromkeys(range(REPLICAS), reference))
+    assert judge(reference, _with_statistics(REPLICAS), slices=whole).verdict == "known"
+    assert judge(reference, _with_statistics(REPLICAS, "shifted"), slices=whole).verdict == "fail"
 
 
 def _evaluated(value: float, step: int = 3) -> Report:

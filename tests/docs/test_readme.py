@@ -45,6 +45,14 @@ def test_example_passes(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.slow
+def test_example_passes_with_an_optimizer_that_has_slots(pytester: pytest.Pytester) -> None:
+    example = blocks()["example: test_train.py"].replace("optimizers.SGD(0.1)", "optimizers.Adam(0.01)")
+    assert "Adam(0.01)" in example
+    result = run(pytester, example, "--ddl-strategy=mirrored,central_storage,parameter_server,model_parallel")
+    result.assert_outcomes(passed=4)
+
+
+@pytest.mark.slow
 def test_mistake_fails_as_shown(pytester: pytest.Pytester) -> None:
     found = blocks()
     program = with_the_mistake(found["example: test_train.py"], found["example: the mistake"])

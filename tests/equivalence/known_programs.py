@@ -101,6 +101,18 @@ def shared_metrics(run: Any) -> None:
     _fit(run)
 
 
+def shared_metrics_of_two_outputs(run: Any) -> None:
+    """Keras keeps a mean of the loss of each output, too."""
+    x, y = _arrays()
+    with run.strategy.scope():
+        features = keras.Input((FEATURES,))
+        hidden = LAYERS.Dense(6, activation="relu")(features)
+        model = keras.Model(features, [LAYERS.Dense(1)(hidden), LAYERS.Dense(1)(hidden)])
+        model.compile(keras.optimizers.SGD(0.05), ["mse", "mae"], metrics=[["mae"], ["mse"]])
+    run.watch(model=model)
+    run.fit(model, tf.data.Dataset.from_tensor_slices((x, (y, -y))).batch(run.global_batch_size), epochs=2)
+
+
 def shared_metrics_and_a_gradient_that_is_too_large(run: Any) -> None:
     _fit(run, loss=_scalar)
 
@@ -156,6 +168,19 @@ def normalized_and_synchronized(run: Any) -> None:
     _fit(run, lambda: [LAYERS.Dense(8), LAYERS.BatchNormalization(synchronized=True), LAYERS.ReLU()])
 
 
+def normalized_and_weighted_by_class(run: Any, *first: Any) -> None:
+    """Arrays with weights of their classes, of which the last quarter is held back for validation."""
+    block = lambda: [LAYERS.Dense(8), LAYERS.BatchNormalization(), LAYERS.ReLU()]  # noqa: E731
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), *(one() for one in first), *block(), *block()])
+        model.add(LAYERS.Dense(1))
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+    run.watch(model=model)
+    x, y = _arrays(2 * EXAMPLES)
+    settings = {"class_weight": {0: 1.0, 1: 3.0}, "validation_split": 0.25, "shuffle": False, "epochs": 2}
+    run.fit(model, x, (y > 0).astype("float32"), batch_size=run.global_batch_size, **settings)
+
+
 class MeanOfInputs(keras.layers.Layer):
     """Layer that keeps the mean of its replica's inputs: a mistake of the program."""
 
@@ -170,6 +195,10 @@ class MeanOfInputs(keras.layers.Layer):
 
 def normalized_and_a_state_of_the_program(run: Any) -> None:
     _fit(run, lambda: [MeanOfInputs(), LAYERS.Dense(8), LAYERS.BatchNormalization(), LAYERS.ReLU()])
+
+
+def weighted_by_class_and_a_state_of_the_program(run: Any) -> None:
+    normalized_and_weighted_by_class(run, MeanOfInputs)
 
 
 def evaluated_with_shared_metrics(run: Any, by_copy: bool = False) -> None:

@@ -29,7 +29,9 @@ REPEATED, SCALED = "random-stream-repeated-across-replicas", "gradient-scaled-by
         ("mirrored", loops.keras_dropout, DROPOUT),
         ("mirrored", programs.positions, "keras-squares-of-parts"),
         ("mirrored", programs.normalized, "keras-batch-normalization"),
+        ("mirrored", programs.normalized_and_weighted_by_class, "keras-batch-normalization"),
         ("central_storage", programs.shared_metrics, "keras-metrics-central-storage"),
+        ("central_storage", programs.shared_metrics_of_two_outputs, "keras-metrics-central-storage"),
         ("central_storage", programs.evaluated_with_shared_metrics, "keras-metrics-central-storage"),
         ("mirrored", programs.strings, "keras-fit-strings"),
         ("mirrored", programs.one_example, "keras-fit-unequal-parts"),
@@ -52,6 +54,7 @@ def test_what_keras_does_by_itself_is_recognized(strategy, program, known):
         ("mirrored", programs.dropout_and_a_gradient_that_is_too_large, SCALED),
         ("mirrored", programs.positions_and_a_gradient_that_is_too_large, SCALED),
         ("mirrored", programs.normalized_and_a_state_of_the_program, "state-not-aggregated"),
+        ("mirrored", programs.weighted_by_class_and_a_state_of_the_program, "state-not-aggregated"),
         ("central_storage", programs.shared_metrics_and_a_gradient_that_is_too_large, SCALED),
     ],
 )

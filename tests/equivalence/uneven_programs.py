@@ -82,7 +82,7 @@ def averaged_by_a_callback(run: Any) -> None:
     run.evaluate(model, _data(run, EVEN, 3))
 
 
-def averaged_by_the_program(run: Any) -> None:
+def averaged_by_the_program(run: Any, optimizer: str = "Adam", wrong: float = 0.0) -> None:
     """The same in a loop, where the average is neither watched nor part of the model."""
     averages: list[Any] = []
 
@@ -90,21 +90,26 @@ def averaged_by_the_program(run: Any) -> None:
         before = averages or weights
         averages[:] = [0.5 * a + 0.5 * b for a, b in zip(before, weights, strict=True)]
 
-    model = _loop(run, after_step=average)
+    model = _loop(run, after_step=average, optimizer=optimizer)
     weights = model.get_weights()
     model.set_weights(averages)
     error = _error(run, model)
     model.set_weights(weights)
-    run.record(test_error=error)
+    run.record(test_error=error + wrong * (run.num_replicas - 1))
 
 
-def _loop(run: Any, penalty_from: int | None = None, after_step: Callable[[list[Any]], None] | None = None) -> Any:
+def _loop(
+    run: Any,
+    penalty_from: int | None = None,
+    after_step: Callable[[list[Any]], None] | None = None,
+    optimizer: str = "Adam",
+) -> Any:
     """Train in a loop whose loss is a mean per replica."""
     with run.strategy.scope():
         model = keras.Sequential(_layers())
-        optimizer = keras.optimizers.Adam(0.05)
-        optimizer.build(model.trainable_variables)
-    run.watch(model=model, optimizer=optimizer)
+        updates = getattr(keras.optimizers, optimizer)(0.05)
+        updates.build(model.trainable_variables)
+    run.watch(model=model, optimizer=updates)
 
     def replica_step(batch: Any) -> Any:
         x, y = batch
@@ -112,10 +117,10 @@ def _loop(run: Any, penalty_from: int | None = None, after_step: Callable[[list[
             loss = tf.reduce_mean(tf.square(model(x) - y)) / run.num_replicas
             if penalty_from is not None:
                 penalty = tf.add_n([tf.nn.l2_loss(weight) for weight in model.trainable_variables])
-                late = optimizer.iterations >= penalty_from
+                late = updates.iterations >= penalty_from
                 loss += tf.where(late, tf.cast(penalty, loss.dtype), tf.zeros_like(loss))
         gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        updates.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
     @tf.function
@@ -154,6 +159,10 @@ def evaluates_wrongly(run: Any) -> None:
 
 def records_a_wrong_value(run: Any) -> None:
     run.record(test_error=_error(run, _fitted(run)) * run.num_replicas)
+
+
+def averages_wrongly(run: Any) -> None:
+    averaged_by_the_program(run, wrong=0.5)
 
 
 def adds_its_penalty_per_replica_later(run: Any) -> None:

@@ -33,6 +33,8 @@ class Reported:
     bound: Bound
     again: Array | None = None
     """Value in a second run of the unchanged reference; ``None`` without such a run."""
+    of_equal_parts: Array | None = None
+    """Value in a run in which all replicas count equally in uneven steps; ``None`` without such a run."""
     kept: bool = True
     """True if it may hold something that the program kept from earlier steps."""
     of_a_place: bool = False
@@ -60,10 +62,21 @@ class Reported:
         decision = bound.judge(error)
         if decision is Decision.UNDECIDED:
             return Reason.TOO_WIDE
+        if decision is not Decision.BEYOND or not self.kept:
+            return decision
+        if taken_over and self._is_of_equal_parts():
+            # The program computed it before one device took over weights, from those that equal parts give.
+            return Decision.WITHIN
         # Sums and averages that the program keeps by itself are not taken over. They differ by what is tolerated.
         earlier = any(step <= self.step for step in taken_over)
         gross = not earlier or not error <= GROSS * magnitude(self.desired)
-        return Reason.KEPT if decision is Decision.BEYOND and self.kept and not gross else decision
+        return decision if gross else Reason.KEPT
+
+    def _is_of_equal_parts(self) -> bool:
+        """Return whether the value is right for replicas that count equally in uneven steps, which is tolerated."""
+        return self.of_equal_parts is not None and (
+            difference(self.actual, self.of_equal_parts).error <= self.bound.value
+        )
 
 
 def values(comparison: Comparison, step: int) -> Iterator[tuple[RankRecord, Reported]]:
@@ -72,8 +85,8 @@ def values(comparison: Comparison, step: int) -> Iterator[tuple[RankRecord, Repo
     The running mean that ``fit`` shows is left out, because it is also the loss of the step.
     """
     reference, distributed = comparison.records
-    ours, again = reference.ranks[0].steps[step - 1].values, comparison.tolerance.again
-    repeated = again.ranks[0].steps[step - 1].values if again is not None and again.num_steps >= step else {}
+    ours = reference.ranks[0].steps[step - 1].values
+    repeated, equal = (_values_of(run, step) for run in (comparison.tolerance.again, comparison.tolerance.equal_parts))
     for rank in distributed.ranks:
         theirs = rank.steps[step - 1].values
         # Within an epoch, fit shows what the replicas' metrics show, which is no value that the program keeps.
@@ -88,7 +101,8 @@ def values(comparison: Comparison, step: int) -> Iterator[tuple[RankRecord, Repo
                         np.asarray(theirs[name]),
                         np.asarray(ours[name]),
                         comparison.tolerance.value(name, step),
-                        np.asarray(repeated[name]) if name in repeated else None,
+                        repeated.get(name),
+                        equal.get(name),
                         kept=not is_shown,
                         of_a_place=_tells_topology(name, theirs[name], distributed, rank),
                         by_fit=RUNNING_MEAN in theirs,
@@ -96,20 +110,29 @@ def values(comparison: Comparison, step: int) -> Iterator[tuple[RankRecord, Repo
                 )
 
 
+def _values_of(run: TrainingRecord | None, step: int) -> dict[str, Array]:
+    if run is None or run.num_steps < step:
+        return {}
+    return {name: np.asarray(value) for name, value in run.ranks[0].steps[step - 1].values.items()}
+
+
 def results(comparison: Comparison) -> Iterator[tuple[RankRecord, Returned, Reported]]:
     """Yield each result of a call that both runs have, with its rank."""
     reference, distributed = comparison.records
-    ours, again = returned(reference.ranks[0]), comparison.tolerance.again
+    ours = returned(reference.ranks[0])
     noisy = [returned(run.ranks[0]) for run in comparison.tolerance.perturbed if run.ranks]
-    repeated = returned(again.ranks[0]) if again is not None and again.ranks else {}
+    repeated, equal = (
+        returned(run.ranks[0]) if run is not None and run.ranks else {}
+        for run in (comparison.tolerance.again, comparison.tolerance.equal_parts)
+    )
     for rank in distributed.ranks:
         for key, actual in returned(rank).items():
             if key not in ours:
                 continue
             bound = comparison.tolerance.result(ours[key].value, [run[key].value for run in noisy if key in run])
-            value = repeated[key].value if key in repeated else None
+            value, alike = (run[key].value if key in run else None for run in (repeated, equal))
             kept = actual.kind == "fit"
-            reported = Reported(actual.name, actual.step, actual.value, ours[key].value, bound, value, kept=kept)
+            reported = Reported(actual.name, actual.step, actual.value, ours[key].value, bound, value, alike, kept)
             yield rank, actual, reported
 
 

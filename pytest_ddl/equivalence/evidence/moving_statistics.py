@@ -30,6 +30,10 @@ def are_of_replicas(comparison: Comparison, step: int) -> bool:
     (reference, distributed), tolerance = comparison.records, comparison.tolerance
     layers = _statistics(distributed)
     parts = tolerance.slices_at(step).replicas
+    counts = sizes(distributed, step)
+    shown = {replica: sizes(run, step) if run.num_steps >= step else {} for replica, run in parts.items()}
+    if any(sum(found.values()) != counts.get(replica) for replica, found in shown.items()):
+        parts = {}  # the batch could not be cut down to the replica's examples, so the run shows nothing
     if not layers or step > min(reference.num_steps, distributed.num_steps):
         return False
     if parts:

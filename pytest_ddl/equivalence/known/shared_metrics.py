@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -44,7 +44,9 @@ def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
     if finding.step > last:
         return False
     steps = range(1, last + 1)
-    if not all(_grows(pair, reference, distributed, steps) for pair in watched):
+    metrics: list[tuple[Pair, ...]] = [(mean.total, mean.count) for mean in means(reference, distributed)]
+    metrics += [(pair,) for pair in watched if not any(pair in members for members in metrics)]
+    if not all(_grows(members, reference, distributed, steps) for members in metrics):
         return False
     if finding.variable in {pair.theirs.name for pair in watched}:
         return True
@@ -59,18 +61,28 @@ def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
     return bool(shown) and all(any(_is_close(np.asarray(v), one, dtype) for one in among) for v, among in shown)
 
 
-def _grows(pair: Pair, reference: TrainingRecord, distributed: TrainingRecord, steps: Sequence[int]) -> bool:
-    """Return whether a state was summed again in every step, or in none.
+def _grows(
+    members: Sequence[Pair], reference: TrainingRecord, distributed: TrainingRecord, steps: Sequence[int]
+) -> bool:
+    """Return whether the state of one metric was summed again in every step, or in none.
 
-    The replicas do not share the state of a metric that is made outside of ``strategy.scope()``, which is right.
+    The replicas do not share the state of a metric that is made outside of ``strategy.scope()``, which is right. The
+    losses of several outputs count one for each replica, not for each example, so all of their state is N times larger.
     """
-    actual = [combined(distributed, pair.theirs, step) for step in steps]
-    again = [growth(reference, pair.ours.index, step, distributed.num_replicas) for step in steps]
-    once = [combined(reference, pair.ours, step) for step in steps]
-    return any(
-        all(_is_close(value, one, pair.theirs.dtype) for value, one in zip(actual, predicted, strict=True))
-        for predicted in (again, once)
-    )
+    replicas = distributed.num_replicas
+
+    def fits(predict: Callable[[Pair, int], Float | None]) -> bool:
+        pairs_at = ((pair, step) for pair in members for step in steps)
+        return all(_is_close(combined(distributed, p.theirs, at), predict(p, at), p.theirs.dtype) for p, at in pairs_at)
+
+    def again(pair: Pair, step: int) -> Float | None:
+        return growth(reference, pair.ours.index, step, replicas)
+
+    def of_each(pair: Pair, step: int) -> Float | None:
+        value = again(pair, step)
+        return None if value is None else replicas * value
+
+    return fits(again) or fits(of_each) or fits(lambda pair, step: combined(reference, pair.ours, step))
 
 
 def _shown(finding: Finding, record: TrainingRecord) -> Iterator[tuple[int | None, float]]:

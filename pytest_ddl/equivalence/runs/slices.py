@@ -18,7 +18,7 @@ from pytest_ddl.equivalence.diagnosis.unequal_parts import MEAN
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import is_uneven, shared_steps
 from pytest_ddl.equivalence.evidence.slices import Pairing
-from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.findings import Finding, Reason
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.records import BatchRecord, GradientStage, TrainingRecord
@@ -66,7 +66,9 @@ def uneven_parts(report: Report) -> dict[int, tuple[tuple[int, tuple[int, ...]],
 
 
 def equal_parts(report: Report) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Return ``(step, rows)`` of each uneven step in which replicas may count equally, which nothing recomputed yet.
+    """Return ``(step, rows)`` of each uneven step in which replicas may count equally.
+
+    The list is empty if nothing needs it: the cause is recomputed, and the program keeps no value of such a step.
 
     The rows hold each example as often as it takes for the parts of all replicas to be equally long. One device then
     trains on the mean of their means, whatever its optimizer does with the gradient.
@@ -75,7 +77,8 @@ def equal_parts(report: Report) -> tuple[tuple[int, tuple[int, ...]], ...]:
     if reference is None or distributed is None:
         return ()
     found = [finding for result in report.results for finding in result.findings if finding.cause == MEAN]
-    if all(finding.exact for finding in found):
+    kept = any(item.reason is Reason.KEPT for result in report.results for item in result.unjudged)
+    if all(finding.exact for finding in found) and not kept:
         return ()
     steps = [step for step in range(1, shared_steps(reference, distributed) + 1) if is_uneven(distributed, step)]
     slices = []
