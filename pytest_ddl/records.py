@@ -63,6 +63,8 @@ class VariableRecord:
     """True if every replica holds a component of its own."""
     since: int = 0
     """Steps completed when its initial value was recorded. A step that is seen to create it does not count."""
+    of_keras: bool = False
+    """True if it is a variable of Keras 3, which layers make by ``add_weight``."""
 
     @property
     def is_loss_scale(self) -> bool:

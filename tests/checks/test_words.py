@@ -56,7 +56,7 @@ def test_words_do_not_change_again_what_they_have_changed(words: Words) -> None:
 
 def test_a_script_is_told_of_its_own_batch_size() -> None:
     text = " ".join(str(judge(*pair(Program(replicas=2), scale=2.0)).worded(TRY)).split())
-    assert "global_batch_size=GLOBAL_BATCH_SIZE) instead" in text
+    assert "global_batch_size=global_batch_size)" in text
     assert "run.global_batch_size" not in text
     assert "report.results" not in text
     assert "not applicable: " in text

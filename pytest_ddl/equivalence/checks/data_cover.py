@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.evidence.coverage import (
     Coverage,
     Examples,
@@ -122,6 +123,8 @@ def _wrong(found: Coverage, workers: int) -> list[Finding]:
         what = f"{sum(missing.values())} example(s) missing compared with one device"
         dropped = _finding(found, "examples-dropped", missing, what + others)
         findings.append(_sharded_twice(dropped, workers) if _is_one_share(found, workers) else dropped)
+    if repeated and missing and found.order is not Order.REPEATED:
+        findings = [replace(finding, fix=SPECIAL["other-orders"]) for finding in findings]
     if not findings:
         findings.append(_finding(found, None, extra, f"{unknown} example(s) were not consumed on one device"))
     return findings
@@ -138,8 +141,7 @@ def _sharded_twice(finding: Finding, workers: int) -> Finding:
         finding,
         message=f"{finding.message}: {workers} workers together consume 1/{workers} of the examples, as if the data "
         "was sharded twice",
-        fix="A strategy shards a dataset that it distributes. Leave out a dataset.shard(...) of the program, or set "
-        "options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF.",
+        fix=SPECIAL["sharded-twice"],
     )
 
 

@@ -18,7 +18,7 @@ from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.evidence.without_a_step import without_call_sites
 from pytest_ddl.equivalence.expectations import Expectations, parse_expectations
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
-from pytest_ddl.equivalence.known.advice import fix_in_keras, fix_of_sums
+from pytest_ddl.equivalence.known.advice import fix_for, fix_of_sums
 from pytest_ddl.equivalence.known.catalogue import recognized
 from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.report import Report
@@ -194,7 +194,7 @@ def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, t
                 finding,
                 verified=False,
                 known=recognized(finding, reference, distributed, tolerance),
-                fix=fix_in_keras(finding, distributed) or finding.fix,
+                fix=fix_for(finding, distributed),
             )
             for finding in possible
         ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes import is_fix_of
 from pytest_ddl.equivalence.checks.clip import CHECK as CLIP
 from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.evidence.observe import combines, is_uneven, sizes
@@ -142,5 +142,5 @@ def contradiction(finding: Finding, evidence: Evidence) -> str | None:
 
 def _unnamed(finding: Finding, why: str) -> Finding:
     text = "; ".join(part for part in (why, finding.evidence) if part)
-    fix = None if finding.fix == fix_of(finding.cause) else finding.fix
+    fix = None if is_fix_of(finding.fix, finding.cause) else finding.fix
     return replace(finding, cause=None, fix=fix, evidence=text, exact=False)
