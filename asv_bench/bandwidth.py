@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import exchange as subject
-from pytest_ddl.bench.experiment.page import ALL, GREY, MANY, PLOT_STYLE, SINGLE
 from pytest_ddl.bench.launching.launch import launch
 from pytest_ddl.bench.records import BenchSpec, Launch
 from pytest_ddl.config import resolve_without_pytest
@@ -30,6 +29,7 @@ from pytest_ddl.harness import Harness
 from pytest_ddl.hosts.transport import TransportArguments
 from pytest_ddl.hosts.transports.netns import Netns
 from pytest_ddl.strategies.registry import StrategyRegistry
+from pytest_ddl.web.drawing import ALL, GREY, MANY, PLOT_STYLE, SINGLE
 
 MODELS = ((512, 1024), (1024, 256))
 """Units of the hidden layers and batch per replica of each model: much computation for the bytes of a step, and little.

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pytest_ddl.equivalence.checks.registry import Check
     from pytest_ddl.equivalence.evidence.tolerance import Tolerance
     from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
+    from pytest_ddl.equivalence.question import ArgumentError
     from pytest_ddl.equivalence.report import DivergenceError, Report
     from pytest_ddl.equivalence.roles import Role
-    from pytest_ddl.equivalence.runs.arguments import ArgumentError
     from pytest_ddl.faults.api import Equivalence, check_training
     from pytest_ddl.faults.report import FaultReport, RecoveryError
     from pytest_ddl.faults.sweep import Sweep
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "ArgumentError": "pytest_ddl.equivalence.runs.arguments",
+    "ArgumentError": "pytest_ddl.equivalence.question",
     "Check": "pytest_ddl.equivalence.checks.registry",
     "CheckResult": "pytest_ddl.equivalence.findings",
     "ClusterError": "pytest_ddl.cluster.cluster",

@@ -60,7 +60,12 @@ COMMANDS: tuple[Command, ...] = (
         "Compare strategies and numbers of replicas: accuracy, time to a target, scaling, cost and correctness.",
         "pytest_ddl.bench.evaluating.command",
     ),
-    Command("experiment", "Run a built-in study beside published results.", "pytest_ddl.bench.studies.command"),
+    Command(
+        "experiment",
+        "Say how to run the studies beside published results.",
+        "pytest_ddl.bench.experiment",
+        passes_on=True,
+    ),
     Command(
         "advise", "Say which strategy to use, what limits it and what to change.", "pytest_ddl.bench.advice.command"
     ),

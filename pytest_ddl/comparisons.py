@@ -11,8 +11,11 @@ from pytest_ddl.items.selection import label
 from pytest_ddl.terminal import EXPECTED_END, KNOWN_BEHAVIOR, TOLERATED, begin_with_cause, status_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_ddl.equivalence.checks.registry import Check
     from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.equivalence.runs.comparer import Comparer
     from pytest_ddl.faults.report import FaultReport
     from pytest_ddl.harness import Harness
     from pytest_ddl.items.selection import DdlMark
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 _EXPECTED_ENDS = pytest.StashKey[list[str]]()
 _KNOWN = pytest.StashKey[list[str]]()
-_COMPARER = pytest.StashKey[Any]()
+_COMPARER = pytest.StashKey["tuple[Comparer, Sequence[Check]]"]()
 
 
 def registered_checks(config: pytest.Config) -> list[Check]:
@@ -28,7 +31,7 @@ def registered_checks(config: pytest.Config) -> list[Check]:
 
     :raises pytest.UsageError: if a plugin registers something else than a check, or a name twice.
     """
-    from pytest_ddl.equivalence.checks.registry import CHECKS, Check
+    from pytest_ddl.equivalence.checks.registry import CHECKS, Check, adapted
 
     checks = list(CHECKS)
     config.hook.pytest_ddl_register_checks(checks=checks)
@@ -39,7 +42,7 @@ def registered_checks(config: pytest.Config) -> list[Check]:
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise pytest.UsageError(f"pytest_ddl_register_checks: the check {twice.pop()!r} is registered twice")
-    return checks
+    return [adapted(check) for check in checks]
 
 
 def assert_equivalence(
@@ -61,19 +64,23 @@ def assert_equivalence(
     :raises RecoveryError: if the program does not recover from a fault of ``faults=`` as it must.
     """
     __tracebackhide__ = True
+    from pytest_ddl.equivalence.question import Question
     from pytest_ddl.equivalence.report import DivergenceError
-    from pytest_ddl.equivalence.runs.comparer import Comparer
-    from pytest_ddl.faults.api import injection_of, with_faults
-    from pytest_ddl.faults.report import RecoveryError
     from pytest_ddl.pages.watch import compared, failed
 
-    if _COMPARER not in item.config.stash:
-        item.config.stash[_COMPARER] = Comparer(harness, registered_checks(item.config))
-    injection, arguments = injection_of(arguments, spec, harness.registry)
-    strict = bool(arguments.pop("strict", False) or harness.settings["strict"])
+    comparer, known_checks = _comparer(item.config, harness)
+    further = {name: arguments.pop(name) for name in {*arguments} - Question.__dataclass_fields__.keys()}
+    injection = None
+    if further:
+        from pytest_ddl.faults.api import injection_of
+
+        injection = injection_of(further, spec, harness.registry)
+    given = arguments.pop("strict", False)
+    strict = True if harness.settings["strict"] else given
     test = _without_strategy(item, spec, harness)
+    question = Question(train, spec, mark, strict=strict, test=test, known=known_checks, **arguments)
     with status_line(item.config) as harness.show:
-        report: Report = item.config.stash[_COMPARER].compare(train, spec, mark, strict=strict, test=test, **arguments)
+        report = comparer.compare(question)
     report = report.worded(words_of(item.config))
     compared(item, report)
     for finding in report.approximations:
@@ -90,9 +97,11 @@ def assert_equivalence(
         raise DivergenceError(report)
     recovery = None
     if injection is not None:
-        given = {**arguments, "strict": strict, "test": test}
+        from pytest_ddl.faults.api import with_faults
+        from pytest_ddl.faults.report import RecoveryError
+
         with status_line(item.config) as harness.show:
-            recovery = with_faults(item.config.stash[_COMPARER], train, spec, mark, report, injection, given)
+            recovery = with_faults(comparer, question, report, injection)
         if not recovery.recovered:
             raise RecoveryError(recovery)
     if known:
@@ -104,6 +113,15 @@ def assert_equivalence(
     elif not report.passed:
         pytest.skip(f"inconclusive: {'; '.join(report.inconclusive) or 'nothing could be compared'}")
     return report if recovery is None else recovery
+
+
+def _comparer(config: pytest.Config, harness: Harness) -> tuple[Comparer, Sequence[Check]]:
+    """Return what compares all tests of a session, and all checks that exist."""
+    from pytest_ddl.equivalence.runs.comparer import Comparer
+
+    if _COMPARER not in config.stash:
+        config.stash[_COMPARER] = Comparer(harness), registered_checks(config)
+    return config.stash[_COMPARER]
 
 
 def report_expected_ends(item: pytest.Item, report: pytest.TestReport, comparisons: int) -> None:

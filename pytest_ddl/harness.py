@@ -7,7 +7,6 @@ import shutil
 import site
 import sys
 import sysconfig
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -85,8 +84,8 @@ class Harness:
 
             parent = self.settings["shared-dir"] or temporary_folder()
             with _writing(parent):
-                self._folder = Path(tempfile.mkdtemp(prefix=session_folder.PREFIX, dir=os.path.abspath(parent)))
-                self._folder_lock = session_folder.hold(str(self._folder))
+                made, self._folder_lock = session_folder.make(parent)
+                self._folder = Path(made)
         return self._folder
 
     @property

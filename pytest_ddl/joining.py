@@ -12,7 +12,6 @@ import os
 import shutil
 import socket
 import sys
-import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -102,8 +101,7 @@ def _control(
         listener = listen(*place)
     except TransportError as error:
         raise pytest.UsageError(str(error)) from None
-    folder = tempfile.mkdtemp(prefix=session_folder.PREFIX)
-    lock = session_folder.hold(folder)
+    folder, lock = session_folder.make()
     others = [name for name in job.tasks if name != job.own]
     path = os.environ[PATH_VARIABLE] = socket_path(folder)
     rendezvous = Rendezvous(key, others, listener, path, wait, note)

@@ -346,7 +346,7 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     """
     from pytest_ddl.cluster.launcher import LaunchError
     from pytest_ddl.comparisons import assert_equivalence
-    from pytest_ddl.equivalence.runs.arguments import explains_arguments
+    from pytest_ddl.equivalence.question import explains_arguments
     from pytest_ddl.faults.api import Equivalence
     from pytest_ddl.items.selection import parse_mark
 

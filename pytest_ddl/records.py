@@ -310,6 +310,8 @@ class OptimizerRecord:
     type: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     """``learning_rate``, ``momentum``, ``clipnorm``, ``clipvalue``, ``global_clipnorm``, ``weight_decay`` …"""
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    """The settings that the program has changed by its end. Rates are variables, and not here."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.cluster.worker import current_rank
+from pytest_ddl.equivalence.question import Question
 from pytest_ddl.equivalence.runs.comparer import Comparer
 from pytest_ddl.harness import Harness
 from pytest_ddl.items.selection import DdlMark
@@ -135,7 +136,7 @@ def equivalence_seconds(harness: Harness, variant: str) -> float:
     spec = harness.registry.parse_variant(variant)
     subject = functools.partial(train, attempt=next(_attempts))
     started = time.monotonic()
-    report = Comparer(harness).compare(subject, spec, DdlMark(device="cpu"), global_batch_size=16, steps=4)
+    report = Comparer(harness).compare(Question(subject, spec, DdlMark(device="cpu"), global_batch_size=16, steps=4))
     seconds = time.monotonic() - started
     assert report.passed, str(report)
     return seconds

@@ -1,20 +1,21 @@
-"""Exit statuses of the subcommands of ``pytest-ddl``, and how a subcommand ends after an error or a signal."""
+"""Exit statuses and errors of the subcommands of ``pytest-ddl``, and how they end after an error or a signal."""
 
 from __future__ import annotations
 
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
 OK = 0
 """Nothing is wrong."""
 WRONG = 1
-"""``gate`` and ``history``: a regression. ``experiment``: the training is wrong, or nothing was measured or written.
-``evaluate``: the same, under any strategy. ``asv``: asv cannot run, or saved nothing. ``doctor``: a problem of this
-machine."""
+"""``gate`` and ``history``: a regression. ``evaluate``: the training is wrong under any strategy, or nothing was
+measured or written. ``asv``: asv cannot run, or saved nothing. ``doctor``: a problem of this machine."""
 USAGE = 2
 """A wrong command line, or nothing to work on. asv itself returns it if a benchmark failed."""
 INCOMPLETE = 3
@@ -25,6 +26,23 @@ error is 1, which would mean a regression."""
 INTERRUPTED = 130
 """The command was interrupted; shells use the same status for Ctrl-C."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class UsageError(ValueError):
+    """Raised if an option cannot be used. The message is one line that names the option."""
+
+
+def check_writable(folder: Path) -> None:
+    """Check that the folder of ``--output`` can be written before anything long runs.
+
+    :raises UsageError: if it cannot.
+    """
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest) as file:
+            file.write(b" " * 1024)
+    except OSError as error:
+        raise UsageError(f"--output={folder}: nothing can be written in {nearest}: {error.strerror}") from None
 
 
 def failed(command: str, problem: str, status: int, error: Exception | None = None) -> int:

@@ -32,11 +32,15 @@ def _refuse_wrong_arguments(config: pytest.Config, arguments: dict[str, Any]) ->
     :raises pytest.UsageError: for the first wrong argument. The message is one line.
     """
     from pytest_ddl.comparisons import registered_checks
-    from pytest_ddl.equivalence.runs.arguments import ArgumentError, check_arguments
+    from pytest_ddl.equivalence.question import ArgumentError, Question
+    from pytest_ddl.items.selection import DdlMark
     from pytest_ddl.session import harness_of
 
+    registry = harness_of(config).registry
+    # The training function and the strategies are not known before the file is collected.
+    unknown = (lambda run: None), registry.default("one_device"), DdlMark()
     try:
-        check_arguments(registered_checks(config), harness_of(config).registry, **arguments)
+        Question(*unknown, known=registered_checks(config), **arguments).checked(registry)
     except ArgumentError as error:
         raise pytest.UsageError(words_of(config).of(str(error))) from None
 

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest_ddl
-from pytest_ddl.cluster import strays
+from pytest_ddl.cluster import session_folder, strays
 from pytest_ddl.cluster.cgroups import usable_cores
 from pytest_ddl.cluster.launcher import LaunchError, Reservation
 from pytest_ddl.cluster.local_process import LocalProcess, tail
 from pytest_ddl.cluster.obstacles import cannot_start, cannot_write, how_it_ended, loopback_problem
 from pytest_ddl.cluster.preload import PRELOAD
 from pytest_ddl.cluster.resources import Ledger, PortLease
-from pytest_ddl.cluster.session_folder import ZYGOTE_PREFIX
 from pytest_ddl.cluster.zygote import short_path
 from pytest_ddl.strategies.spec import Topology
 
@@ -101,6 +100,7 @@ class LocalLauncher:
         if address is None:
             self._start(environ, folder, isolated, shared, warm)
         else:
+            session_folder.mark(str(folder), self._tag)
             self.address = address
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._connect()
@@ -109,7 +109,8 @@ class LocalLauncher:
         try:
             # A zygote removes the folder when it ends, but a zygote that was killed leaves its socket there.
             folder.mkdir(parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix=ZYGOTE_PREFIX, dir=folder)) if shared else folder
+            session_folder.mark(str(folder), self._tag)
+            folder = Path(tempfile.mkdtemp(prefix=session_folder.ZYGOTE_PREFIX, dir=folder)) if shared else folder
             self.address = str(folder / "zygote")
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.address)

@@ -5,27 +5,65 @@ with a folder of its own inside. If the controller was killed, the zygotes remov
 module, so it imports only the standard library. If the zygotes are on other hosts, a process that runs this file does
 the same: ``python session_folder.py FOLDER`` removes the folder at the end of its stdin. If it has read something
 there, the session goes on.
+
+If a container or the machine's memory ends pytest and its zygotes at the same moment, nothing is left that could remove
+the folder, or end processes that a test has started in a new session. The next session does both.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 import shutil
 import sys
+import tempfile
 import time
 
 PREFIX, ZYGOTE_PREFIX = "pytest-ddl-", "zygote-"
 """Start of the name of a session's folder, and of the folder of a zygote inside it."""
 _LOCK = "session"
+_LAUNCHER = "launcher-"
+"""Start of the name of an empty file, whose name has the mark of the processes of one launcher."""
+
+
+def make(parent: str | None = None, prefix: str = PREFIX, kind: str = "") -> tuple[str, int]:
+    """Remove the folders of dead sessions, and make one that this process holds; see :func:`hold`.
+
+    :param parent: folder in which it is made; by default the one for temporary files.
+    :param prefix: start of the names of the folders to remove, and of the new one.
+    :param kind: further part of the name of the new one.
+    :raises OSError: if it cannot be made.
+    """
+    parent = os.path.abspath(parent or tempfile.gettempdir())
+    _remove_dead(parent, prefix)
+    folder = tempfile.mkdtemp(prefix=prefix + kind, dir=parent)
+    return folder, hold(folder)
 
 
 def hold(folder: str) -> int:
     """Mark a session's folder as used by this process. Return a file descriptor; closing it removes the mark."""
-    lock = os.open(os.path.join(folder, _LOCK), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    path = os.path.join(folder, _LOCK)
+    lock, made = tempfile.mkstemp(dir=folder)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    os.write(lock, _kernel())
+    try:
+        # It gets its name once it is locked: another session would remove a folder with a lock that nobody holds.
+        os.link(made, path)
+    except FileExistsError:
+        os.close(lock)
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    finally:
+        os.unlink(made)
     return lock
+
+
+def mark(folder: str, launcher: str) -> None:
+    """Keep the mark of the processes of a launcher, so that the next session ends them if this one is killed."""
+    with contextlib.suppress(OSError), open(os.path.join(folder, _LAUNCHER + launcher), "wb"):
+        pass
 
 
 def remove(folder: str) -> None:
@@ -48,6 +86,36 @@ def _is_held(session: str) -> bool:
         finally:
             os.close(lock)
     return False
+
+
+def _remove_dead(parent: str, prefix: str) -> None:
+    """Remove the folders of sessions of this machine that nobody holds, and end their processes."""
+    for path in glob.glob(os.path.join(glob.escape(parent), f"{prefix}*", _LOCK)):
+        folder = os.path.dirname(path)
+        # An error means that the folder is in use, belongs to another user, or is already gone.
+        with contextlib.suppress(OSError), open(path, "rb+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A lock on a disk that hosts share may not be seen by the others.
+            if lock.read() != _kernel():
+                continue
+            _end_processes(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_processes(folder: str) -> None:
+    from pytest_ddl.cluster import strays
+
+    for path in glob.glob(os.path.join(glob.escape(folder), "**", f"{_LAUNCHER}*"), recursive=True):
+        strays.end_tagged(os.path.basename(path).removeprefix(_LAUNCHER))
+
+
+def _kernel() -> bytes:
+    """Return an id of the running kernel, whose processes see each other's locks, also those in its containers."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read()
+    except OSError:
+        return os.uname().nodename.encode()
 
 
 if __name__ == "__main__":

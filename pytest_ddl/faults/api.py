@@ -1,4 +1,4 @@
-"""Compare a training function with one device, and inject faults into it: what users and the fixture call."""
+"""Inject faults into a training function whose comparison with one device has not failed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_ddl.cluster.cluster import ClusterError
 from pytest_ddl.equivalence.expectations import Expect
 from pytest_ddl.equivalence.findings import Symptom
-from pytest_ddl.equivalence.runs.arguments import ArgumentError, explains_arguments, is_whole
-from pytest_ddl.equivalence.runs.comparer import SEED, Comparer
-from pytest_ddl.equivalence.runs.program import TrainFunction
+from pytest_ddl.equivalence.question import (
+    SEED,
+    ArgumentError,
+    Question,
+    TrainFunction,
+    explains_arguments,
+    is_whole,
+)
+from pytest_ddl.equivalence.runs.api import question_of
+from pytest_ddl.equivalence.runs.comparer import Comparer
 from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.sweep import Faults, Injector, NotInjectedError, Plan, Sweep, inject, parsed
 from pytest_ddl.faults.tasks import Tasks
@@ -22,7 +28,6 @@ from pytest_ddl.training.faults import FaultError
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.report import Report
-    from pytest_ddl.items.selection import DdlMark
     from pytest_ddl.records import TrainingRecord
     from pytest_ddl.strategies.registry import StrategyRegistry
     from pytest_ddl.strategies.spec import StrategySpec
@@ -103,26 +108,20 @@ def check_training(
     :raises ValueError: for an argument that cannot be used.
     :raises ClusterError: if the strategy cannot be built on this machine.
     """
-    from pytest_ddl.harness import process_harness
-    from pytest_ddl.items.selection import DdlMark
-
-    if not isinstance(strategy, str):
-        raise ArgumentError(f"strategy={strategy!r} must be the name of a strategy or variant, for example 'mirrored'")
-    harness = process_harness()
-    spec = harness.registry.parse_variant(strategy)
-    mark = DdlMark(device=device, timeout=timeout)
-    reason = harness.unavailable(spec, mark)
-    if reason is not None:
-        raise ClusterError(f"strategy={strategy!r} cannot run here: {reason}")
-    arguments: dict[str, Any] = {
-        "global_batch_size": global_batch_size,
-        "steps": steps,
-        "precision": precision,
-        "expect": expect,
-        "strict": strict,
-        "checks": checks,
-        "timeout": timeout,
-        "seed": seed,
+    harness, question = question_of(
+        train,
+        strategy,
+        device,
+        global_batch_size=global_batch_size,
+        steps=steps,
+        precision=precision,
+        expect=expect,
+        strict=strict,
+        checks=checks,
+        timeout=timeout,
+        seed=seed,
+    )
+    further = {
         "faults": faults,
         "exact": exact,
         "max_lost_steps": max_lost_steps,
@@ -130,12 +129,12 @@ def check_training(
         "always_loadable": always_loadable,
         "restart_on": restart_on,
     }
-    injection, arguments = injection_of(arguments, spec, harness.registry)
+    injection = injection_of(further, question.spec, harness.registry)
     comparer = Comparer(harness)
-    report = comparer.compare(train, spec, mark, **arguments)
+    report = comparer.compare(question)
     if injection is None or _fails(report):
         return report
-    return with_faults(comparer, train, spec, mark, report, injection, arguments)
+    return with_faults(comparer, question, report, injection)
 
 
 def _fails(report: Report) -> bool:
@@ -155,16 +154,14 @@ class Injection:
     restart_on: StrategySpec | None = None
 
 
-def injection_of(
-    arguments: Mapping[str, Any], spec: StrategySpec, registry: StrategyRegistry
-) -> tuple[Injection | None, dict[str, Any]]:
-    """Separate the arguments that concern faults from those of the comparison.
+def injection_of(given: Mapping[str, Any], spec: StrategySpec, registry: StrategyRegistry) -> Injection | None:
+    """Return the faults that arguments ask for, or ``None`` if they ask for none.
 
+    :param given: arguments of :func:`check_training` that do not belong to the comparison itself, by name.
     :raises ArgumentError: for a limit without faults, a text that is no fault, or a task that does not exist.
     """
-    rest = dict(arguments)
-    faults, restart_on = rest.pop("faults", None), rest.pop("restart_on", None)
-    limits = {one.name: rest.pop(one.name) for one in fields(Limits) if one.name in rest}
+    faults, restart_on = given.get("faults"), given.get("restart_on")
+    limits = {one.name: given[one.name] for one in fields(Limits) if one.name in given}
     if faults is not None:
         try:
             plan, tasks = parsed(faults), Tasks.of(spec, registry)
@@ -175,12 +172,11 @@ def injection_of(
                 tasks.refuse(plan)
         except FaultError as error:
             raise ArgumentError(f"faults: {error}") from None
-        return Injection(plan, _limits(limits), tasks, _variant(restart_on, registry)), rest
-    given = {**limits, "restart_on": restart_on}
+        return Injection(plan, _limits(limits), tasks, _variant(restart_on, registry))
     named = next((name for name, value in given.items() if value is not None and value is not False), None)
     if named is not None:
         raise ArgumentError(f"{named}={given[named]!r} concerns faults: give faults= too, for example 'every point'")
-    return None, rest
+    return None
 
 
 def _limits(given: Mapping[str, Any]) -> Limits:
@@ -202,29 +198,20 @@ def _variant(restart_on: str | None, registry: StrategyRegistry) -> StrategySpec
         raise ArgumentError(f"restart_on={restart_on!r}: {error}") from None
 
 
-def with_faults(
-    comparer: Comparer,
-    train: TrainFunction,
-    spec: StrategySpec,
-    mark: DdlMark,
-    report: Report,
-    injection: Injection,
-    arguments: Mapping[str, Any],
-) -> FaultReport:
+def with_faults(comparer: Comparer, question: Question, report: Report, injection: Injection) -> FaultReport:
     """Inject faults into a program whose comparison has not failed.
 
     :param report: report of the comparison. If the run that it compared has ended by itself, nothing can be injected.
-    :param arguments: arguments of the comparison, by name.
     :raises ArgumentError: for faults that do not exist.
     """
-    tasks = injection.tasks.every
+    spec, tasks = question.spec, injection.tasks.every
     if ends := [one for one in report.excused if one.symptom in (Symptom.CRASH, Symptom.HANG)]:
         why = f"the run without a fault ends by itself, by {ends[0].cause or ends[0].known}: {ends[0].message}"
         return FaultReport(str(spec), tasks, (), injection.limits, report, 0, not_injected=why)
-    harness = comparer.harness
-    comparison = comparer.repeated(train, spec, mark, report, **arguments)
-    given = arguments.get("timeout")
-    timeout = harness.timeout(mark) if given is None else given
+    asked = comparer.asked(question)
+    used = report.distributed.precision if report.distributed is not None else question.precision
+    comparison = replace(asked, base=replace(asked.base, precision=used), repeated=True)
+    timeout = comparer.harness.timeout(question.mark) if question.timeout is None else question.timeout
 
     def judged(record: TrainingRecord) -> Report:
         timed = replace(comparison.program, deadline=time.monotonic() + timeout)

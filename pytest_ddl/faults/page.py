@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_ddl.faults.report import FaultReport
 from pytest_ddl.faults.verdict import Trial
-from pytest_ddl.web.look import POLICY, look
+from pytest_ddl.web.look import document
 from pytest_ddl.web.units import DASH
 
 _RULES = "td, th { text-align: left; white-space: normal; } td:nth-child(4), td:nth-child(5) { text-align: right; }"
@@ -21,29 +21,24 @@ def write(report: FaultReport, folder: Path) -> Path:
     name = re.sub(r"[^\w=.-]+", "-", report.strategy).strip("-")
     (folder / f"{name}.json").write_text(report.to_json(), encoding="utf-8")
     page = folder / f"{name}.html"
-    page.write_text(document(report), encoding="utf-8")
+    page.write_text(render(report), encoding="utf-8")
     return page
 
 
-def document(report: FaultReport) -> str:
+def render(report: FaultReport) -> str:
     """Return the page: the summary, the table of phases and ranks, and a table of all trials."""
-    title = escape(f"Faults under {report.strategy}")
-    summary = escape(report.headline)
+    title = f"Faults under {report.strategy}"
     table = escape("\n".join(report.table()))
     rows = "\n".join(_row(trial, report.limits.broken_by(trial)) for trial in report.trials)
     head = "".join(
         f"<th>{name}</th>" for name in ("fault", "verdict", "what it cost", "s to detect", "s to resume", "cause")
     )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width">
-<title>{title}</title><style>{look()}{_RULES}</style></head>
-<body><main><h1>{title}</h1><p>{summary}</p><pre class="scroll">{table}</pre>
-<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>
-{rows}
-</tbody></table></div></main></body></html>
-"""
+    body = (
+        f"<header><h1>{escape(title)}</h1></header>\n"
+        f'<main><p>{escape(report.headline)}</p><pre class="scroll">{table}</pre>\n'
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table></div></main>'
+    )
+    return document(title, body, _RULES)
 
 
 def _row(trial: Trial, broken: str) -> str:

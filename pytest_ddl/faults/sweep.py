@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from pytest_ddl.equivalence.runs.arguments import ArgumentError
+from pytest_ddl.equivalence.question import ArgumentError
 from pytest_ddl.equivalence.runs.program import Program
 from pytest_ddl.faults.at_least_once import judge_with_retries
 from pytest_ddl.faults.joining import equal_bits
@@ -120,8 +120,9 @@ class Injector:
             raise NotInjectedError(f"the run without a fault failed: {errors[0].type}: {errors[0].message}")
         if any(rank.results.get("restart") for rank in attempt.ranks):
             raise ArgumentError("faults: the program interrupts itself with run.restart(); leave this call out")
+        spec = self.program.question.spec
         self.baseline = self.program.record(
-            self.program.spec, self.settings, attempt.ranks, attempt.num_replicas, time.monotonic() - self.plain.started
+            spec, self.settings, attempt.ranks, attempt.num_replicas, time.monotonic() - self.plain.started
         )
         known = self.comparison.distributed
         self.repeatable = known is not None and equal_bits(self.baseline, known)
@@ -235,7 +236,7 @@ def inject(injector: Injector, plan: Plan, limits: Limits) -> FaultReport:
         if trials[0].verdict is Verdict.NOT_INJECTED or not limits.broken_by(trials[0]):
             trials = [one for one in injector.made if one.verdict is not Verdict.NOT_INJECTED]
     return FaultReport(
-        strategy=str(injector.program.spec),
+        strategy=str(injector.program.question.spec),
         tasks=injector.tasks.every,
         trials=tuple(trials),
         limits=limits,

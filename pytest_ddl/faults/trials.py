@@ -147,7 +147,7 @@ def run_trial(
         while True:
             number = len(attempts) + 1
             faults = tuple(fault for fault in schedule if fault.attempt == number)
-            spec = restarts.on if restarts.on is not None and number > 1 else program.spec
+            spec = restarts.on if restarts.on is not None and number > 1 else program.question.spec
             writes = settings.writes and (not schedule or any(fault.point.detail == "write" for fault in faults))
             outside = any(KINDS[fault.kind].of_host for fault in faults)
             partitions = Partitions.over(program.harness.pool.launcher) if outside else None

@@ -103,8 +103,8 @@ class Agent:
         self._last_resort = threading.Timer(END_WAIT, os._exit, [1])
         """End of this process if its main thread waits for the import of TensorFlow. The zygote then ends too."""
         self._last_resort.daemon = True
-        self._folder = Path(tempfile.mkdtemp(prefix=session_folder.PREFIX))
-        self._lock = session_folder.hold(str(self._folder))
+        folder, self._lock = session_folder.make()
+        self._folder = Path(folder)
         (self._folder / _SOCKETS).mkdir()
         self._launcher: LocalLauncher | None = None
         self._tunnels = Tunnels(self._tell)

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from html import escape
 
-from pytest_ddl.pages.document import document
 from pytest_ddl.pages.facts import UNKNOWN, Facts
+from pytest_ddl.pages.page import rules
+from pytest_ddl.web.look import document
 
 _WORDS = {"pass": "passed", "inconclusive": "inconclusive", "known": "known behavior", "fail": "failed"}
 
@@ -22,7 +23,7 @@ def render_index(failed: Sequence[Facts], others: Sequence[Facts]) -> str:
         f"<header><h1>Comparisons with one device <span>{escape(_tally(failed, others))}</span></h1></header><main>"
         f"{_cards(failed)}{_list(others)}</main><footer><p>Written by pytest-ddl.</p></footer>"
     )
-    return document("Comparisons with one device", body)
+    return document("Comparisons with one device", body, rules())
 
 
 def _tally(failed: Sequence[Facts], others: Sequence[Facts]) -> str:

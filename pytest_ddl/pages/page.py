@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from importlib.resources import files
 
 import numpy as np
 
@@ -11,12 +12,12 @@ from pytest_ddl.equivalence.report import Report
 from pytest_ddl.pages.collectives import CAUSES, collectives
 from pytest_ddl.pages.differences import differences
 from pytest_ddl.pages.distances import measured
-from pytest_ddl.pages.document import document
 from pytest_ddl.pages.examples import examples
 from pytest_ddl.pages.head import head, others, title
 from pytest_ddl.pages.heat_map import heat_map
 from pytest_ddl.pages.losses import losses
 from pytest_ddl.pages.picture import Picture
+from pytest_ddl.web.look import document
 from pytest_ddl.web.units import DASH
 
 _OUTCOMES = {
@@ -25,6 +26,11 @@ _OUTCOMES = {
     Outcome.INCONCLUSIVE: "? inconclusive",
     Outcome.NOT_APPLICABLE: f"{DASH} not applicable",
 }
+
+
+def rules() -> str:
+    """Return the rules that pages of comparisons share beside the look of all pages."""
+    return files("pytest_ddl.pages").joinpath("page.css").read_text(encoding="utf-8")
 
 
 # Records may hold infinite values. NumPy's warnings about them would be errors under pytest -W error.
@@ -45,7 +51,7 @@ def render(report: Report, test: str, *, index: str = "") -> str:
         f"<main>{head(report)}{others(report)}{_pictures(pictures)}{_checks(report)}{_text(report)}</main>"
         f"<footer>{_footer(report)}</footer>"
     )
-    return document(f"{title(report)}: {test}", body)
+    return document(f"{title(report)}: {test}", body, rules())
 
 
 def _most_telling(report: Report) -> str:

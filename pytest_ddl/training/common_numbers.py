@@ -14,6 +14,7 @@ from pytest_ddl.training.places import Placement, Rows, Shared, Spans, Unplaced
 _BITS = 0xFFFFFFFF
 _FACTOR = 0x45D9F3B
 _ADDED = 0x1E3779B9
+_SPREAD = 0x27D4EB2F
 _LOW, _HIGH = 0.03125, 0.96875
 _GOLDEN = (5**0.5 - 1) / 2
 
@@ -26,7 +27,8 @@ class Stream:
     """Index of the operation in the replica function."""
     placement: Placement
     head: Any
-    """Step, execution of the operation in the step, and number of blocks, as an int64 tensor."""
+    """Step, execution of the operation in the step, number of blocks, and 1 on a replica whose draws that belong to no
+    example differ from those of the first replica, else 0; as an int64 tensor."""
     rows: Any
     """Place, block and index in the block of each example of the replica, as an int64 tensor; empty if unknown."""
     first: Any = 0
@@ -39,7 +41,7 @@ class Stream:
         import tensorflow as tf
 
         shape = tf.cast(shape, tf.int32)
-        if isinstance(self.placement, Unplaced) or _is_one(shape):
+        if isinstance(self.placement, Unplaced) or (isinstance(self.placement, Shared) and _is_one(shape)):
             return tf.fill(shape, self._level(salt))
         placed = self.placement if isinstance(self.placement, Rows) else Rows(0)
         axis = self.placement.axis if isinstance(self.placement, Spans) else placed.axis
@@ -100,7 +102,8 @@ class Stream:
         number = self.position if placed.operation is None else placed.operation
         own = _mixed_number(_mixed_number(number + 1) + salt)
         executed = self.head[1] // tf.constant(placed.parts, tf.int64)
-        return _mixed(_mixed(self.head[0] + own) + executed * _ADDED)
+        apart = self.head[3] * _SPREAD if isinstance(self.placement, Shared) else 0
+        return _mixed(_mixed(self.head[0] + own) + executed * _ADDED + apart)
 
     def _level(self, salt: int) -> Any:
         """Return one number: a low one in the first step, a high one in the second, then others.
@@ -115,11 +118,13 @@ class Stream:
         time = tf.cast(self.head[0], tf.float64) + 0.3819 * tf.cast(self.head[1], tf.float64)
         spread = tf.clip_by_value((0.5 + time * stride) % 1.0, 2.0**-24, 1.0 - 2.0**-24)
         first = self.head[0] * 4 + tf.minimum(self.head[1], 1)
-        return tf.where(
+        level = tf.where(
             tf.equal(first, 4),
             tf.constant(_LOW, tf.float64),
             tf.where(tf.equal(first, 8), tf.constant(_HIGH, tf.float64), spread),
         )
+        # A replica apart takes the other branch of almost any threshold. Its number is not symmetric to the first one.
+        return tf.where(tf.equal(self.head[3], 1), (level + 0.9) % 1.0, level)
 
 
 def _is_one(shape: Any) -> bool:

@@ -6,6 +6,7 @@ Workers are reused, and each run must start as if it were the first in its proce
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import platform
 import random
 import sys
@@ -47,8 +48,9 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
     policies = WidePolicies(settings.precision)
     with _generators_kept():
         floats = [_FloatState(module) for module in keras_modules()]
+        # The previous run has collected its own garbage.
         for module in keras_modules():
-            _clear(module)
+            _clear(module, collect=False)
         try:
             for state in floats:
                 state.widen(settings.precision, policies)
@@ -117,9 +119,16 @@ def _generators_kept() -> Iterator[None]:
         np.random.set_state(numpy_state)
 
 
-def _clear(module: Any) -> None:
+def _clear(module: Any, collect: bool = True) -> None:
+    """Reset the global state of a flavor of Keras, for example the counters of its names.
+
+    :param collect: also collect garbage. This visits all that TensorFlow keeps of earlier runs in this process.
+    """
     clear = getattr(module.utils, "clear_session", None) or module.backend.clear_session
-    clear()
+    if "free_memory" in inspect.signature(clear).parameters:  # not in tf_keras and the first releases of Keras 3
+        clear(free_memory=collect)
+    else:
+        clear()
 
 
 class _FloatState:

@@ -17,9 +17,7 @@ from pytest_ddl.training.data import distribute, prepare, prepare_arrays
 from pytest_ddl.training.keras_objects import metric_variables
 from pytest_ddl.training.listener import StepListener, traces_of
 from pytest_ddl.training.settings import RunSettings
-
-RUNNING_MEAN = "loss (running mean)"
-"""Name of the loss that Keras shows after a batch: the mean over the epoch so far, not the loss of the batch."""
+from pytest_ddl.training.values import RUNNING_MEAN as RUNNING_MEAN
 
 KERAS_BATCH = 32
 """Number of rows that Keras 2.0 to 3.15 puts into a batch of arrays if ``batch_size`` is not given."""

@@ -117,6 +117,10 @@ def made_with(optimizer: Any) -> Any:
     return None if hasattr(optimizer, "_hyper") else getattr(optimizer, "iterations", None)
 
 
+_OF_A_RATE = ("learning_rate", "schedule", "inner")
+"""Settings that hold a learning rate, which is recorded as a variable after each step."""
+
+
 def optimizer_record(optimizer: Any) -> OptimizerRecord:
     """Return the settings of an optimizer from its configuration."""
     try:
@@ -139,6 +143,12 @@ def optimizer_record(optimizer: Any) -> OptimizerRecord:
     if inner is not None:
         settings["inner"] = {"type": type(inner).__name__, **optimizer_record(inner).settings}
     return OptimizerRecord(type=type(optimizer).__name__, settings=settings)
+
+
+def changes(first: OptimizerRecord, optimizer: Any) -> dict[str, Any]:
+    """Return the settings of an optimizer that are not those of its first record, with their values now."""
+    now = optimizer_record(optimizer).settings
+    return {key: value for key, value in now.items() if key not in _OF_A_RATE and value != first.settings.get(key)}
 
 
 def _initial_rate(optimizer: Any) -> float | None:

@@ -6,6 +6,7 @@ difference that remains is a defect.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from pytest_ddl.training.adapter import flatten_layers
@@ -21,12 +22,22 @@ IN_ORDER = "in-order"
 A program may sort its examples by random numbers. On one device, the examples of a replica then stay together."""
 NORMALIZATION = "normalization"
 """Setting by which batch normalization takes its statistics over all replicas."""
+APART = "apart"
+"""Setting, in addition to ``RANDOM``, by which draws that belong to no example differ between replicas.
+
+The first replica keeps its numbers, and all others draw other ones. What the first replica computes then shows whether
+it depends on the draws of the others."""
+ALONE = "alone"
+"""Setting by which batch normalization takes the statistics of each replica, also if it is synchronized."""
 
 
-def synchronize(model: Any) -> None:
-    """Make the batch normalization layers of a model take their statistics over all replicas."""
+def set_normalization(model: Any, settings: Collection[str]) -> None:
+    """Make the batch normalization layers of a model take their statistics over all replicas, or over each of them."""
+    wanted = NORMALIZATION in settings
+    if not wanted and ALONE not in settings:
+        return
     for layer in flatten_layers(model):
-        if getattr(layer, "synchronized", None) is False and "BatchNormalization" in type(layer).__name__:
-            layer.synchronized = True
-            if hasattr(layer, "fused"):
+        if getattr(layer, "synchronized", None) is (not wanted) and "BatchNormalization" in type(layer).__name__:
+            layer.synchronized = wanted
+            if wanted and hasattr(layer, "fused"):
                 layer.fused = False  # tf_keras: the fused kernel cannot reduce over replicas

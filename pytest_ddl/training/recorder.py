@@ -53,7 +53,7 @@ class Recorder(StepListener):
         self._steps: list[StepRecord] = []
         self._results: dict[str, Any] = {}
         self._result_steps: dict[str, int] = {}
-        self._next_values: dict[str, float | None] = {}
+        self._next_values: dict[str, float] = {}
         """Values of ``run.value`` for the step that ends next."""
         self._noise = np.random.default_rng(settings.perturbation)
         change = self._moved if settings.perturbation else None
@@ -125,9 +125,8 @@ class Recorder(StepListener):
 
         For variables that a step created, record the values that they were created with.
         """
-        if neutral.NORMALIZATION in self._settings.neutralize:
-            for model in self._watcher.models:
-                neutral.synchronize(model)
+        for model in self._watcher.models:
+            neutral.set_normalization(model, self._settings.neutralize)
         new = self._watcher.scan()
         created: dict[int, Creation] = {}
         for item in new:
@@ -222,15 +221,15 @@ class Recorder(StepListener):
             self.step_done()
             self.begin_reading()
         number = values.scalar(loss)
-        parts = values.numbers(loss, "loss") if number is None else {}
+        parts = {} if number is not None else values.numbers(loss, "loss") or values.parts_of(loss, "loss")
         if loss is not None and number is None and not parts:
             self.note(NoteKind.LOSSES, f"the loss of a step is not compared: it is a {type(loss).__name__}, no number")
         for name in shown or {}:
             self.lines.add(VALUE.format(name))
-        named = {**parts, **self._next_values, **{key: values.scalar(item) for key, item in (shown or {}).items()}}
-        for name, reported in {"loss": number, **named}.items():
-            if reported is not None:
-                self.lines.use(name, reported)
+        named = {name: values.scalar(item) for name, item in (shown or {}).items()}
+        numbers = values.under_names(parts, self._next_values, named)
+        for name, reported in values.under_names({"loss": number}, numbers).items():
+            self.lines.use(name, reported)
         self._next_values = {}
         self._take_new(after_step=True)
         self.creations.forget()
@@ -239,9 +238,7 @@ class Recorder(StepListener):
         state = {} if left else self._watcher.snapshot()
         if not left:
             self._recognize(len(self._steps) + 1, state)
-        numbers = {key: value for key, value in named.items() if value is not None}
-        if not left:
-            numbers.update(self._watcher.metric_results())
+            numbers = values.with_results(numbers, self._watcher.metric_results())
         # Only now: reading the loss and the variables has waited for the step, so its observers have all batches.
         consumed = self._consumed(left)
         observed = {name: value for observer in self.observers for name, value in observer.end_step().items()}
@@ -305,10 +302,10 @@ class Recorder(StepListener):
         self.lines.add(VALUE.format(name))
         self.lines.use(name, scalar)
         if step == "next":
-            self._next_values[name] = scalar
+            self._next_values[values.free_name(self._next_values, name)] = scalar
         elif step == "last" and self._steps:
             last = self._steps[-1]
-            self._steps[-1] = replace(last, values={**last.values, name: scalar})
+            self._steps[-1] = replace(last, values=values.under_names(last.values, {name: scalar}))
         else:
             self.result("value", {name: scalar})
 

@@ -31,7 +31,7 @@ _INTEGERS = (
     "stateless_random_uniform_int_v2",
     "stateful_uniform_int",
 )
-_SHUFFLES = ("random_shuffle", "stateless_shuffle")
+SHUFFLES = ("random_shuffle", "stateless_shuffle")
 _CATEGORICAL = ("multinomial", "stateless_multinomial")
 _GAMMA = ("random_gamma", "stateless_random_gamma_v2", "stateless_random_gamma_v3")
 _POISSON = {"random_poisson": "rate", "random_poisson_v2": "rate", "stateless_random_poisson": "lam"}
@@ -49,7 +49,7 @@ _BOXES = (
     "stateless_sample_distorted_bounding_box",
 )
 FUNCTIONS = (
-    *_UNIFORM, *_NORMAL, *_TRUNCATED, *_BOUNDED, *_INTEGERS, *_SHUFFLES, *_CATEGORICAL, *_GAMMA, *_POISSON, *_BINOMIAL,
+    *_UNIFORM, *_NORMAL, *_TRUNCATED, *_BOUNDED, *_INTEGERS, *SHUFFLES, *_CATEGORICAL, *_GAMMA, *_POISSON, *_BINOMIAL,
     *_CANDIDATES, *_BOXES, "random_crop", "random_index_shuffle",
 )  # fmt: skip
 """Functions of TensorFlow that add a random operation. Those for seeds (key and counter) are left out."""
@@ -61,7 +61,7 @@ def replaced(name: str, drawn: Any, original: Callable[..., Any], args: Any, kwa
     """Return what a random operation gives with the numbers of a stream; ``None`` for an unknown operation."""
     import tensorflow as tf
 
-    if name in _CANDIDATES or name in _BOXES or name in _SHUFFLES or name in ("random_crop", "random_index_shuffle"):
+    if name in _CANDIDATES or name in _BOXES or name in SHUFFLES or name in ("random_crop", "random_index_shuffle"):
         bound = inspect.signature(original).bind(*args, **kwargs)
         bound.apply_defaults()
         return _chosen(name, drawn, bound.arguments, stream)
@@ -131,10 +131,10 @@ def _chosen(name: str, drawn: Any, given: Any, stream: Stream) -> Any:
     """Return the result of an operation that chooses something: an order, classes, or a part of an image."""
     import tensorflow as tf
 
-    if name not in _SHUFFLES:
+    if name not in SHUFFLES:
         stream = replace(stream, placement=Shared())
 
-    if name in _SHUFFLES:
+    if name in SHUFFLES:
         value = tf.convert_to_tensor(given["value"])
         return tf.gather(value, stream.order(tf.shape(value)[0]))
     if name == "random_index_shuffle":

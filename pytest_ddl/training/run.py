@@ -268,7 +268,8 @@ class Run:
         """Record a number to compare, without counting a step.
 
         In a loop over :meth:`steps` it belongs to the step that has just ended, and in a loop over :meth:`batches` to
-        the step that the next :meth:`record` ends. Anywhere else it is a result after the steps so far.
+        the step that the next :meth:`record` ends. Anywhere else it is a result after the steps so far. Further numbers
+        of one name in a step are compared one by one: the second is ``name#2``.
 
         :param number: one number, as Python, NumPy or an eager tensor has it.
         :raises TypeError: if it is not one number, for example a tensor inside a ``tf.function``.

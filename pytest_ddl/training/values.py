@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from pytest_ddl.records import Array
 
+RUNNING_MEAN = "loss (running mean)"
+"""Name under which the loss that ``fit`` shows is recorded in addition: it is the mean over the epoch so far."""
 # dtypes that NumPy itself cannot always save or compare; float32 represents their values exactly.
 _WIDENED = ("bfloat16", "float16_alt", "float8_e4m3fn", "float8_e5m2")
 
@@ -131,6 +134,45 @@ def numbers(value: Any, name: str) -> dict[str, float]:
         number = scalar(item)
         found.update(numbers(item, place) if number is None else {place: number})
     return found
+
+
+_SHORT = 64
+"""Largest number of parts of a vector loss that are compared one by one."""
+
+
+def parts_of(value: Any, name: str) -> dict[str, float]:
+    """Return the numbers of a short vector by their size; a longer one, or anything else, has none.
+
+    A vector may have a number for each example, and the replicas may gather them in another order than one device. The
+    names tell how many there are, so that vectors of different lengths are not taken for each other.
+    """
+    try:
+        array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    except (TypeError, ValueError, AttributeError, NotImplementedError):
+        return {}
+    if array.ndim != 1 or not 1 < array.size <= _SHORT or array.dtype.kind not in "iuf":
+        return {}
+    ordered = np.sort(array.astype(np.float64)).tolist()
+    return {f"{name} ({place} of {array.size} by size)": number for place, number in enumerate(ordered, 1)}
+
+
+def under_names(*groups: Mapping[str, float | None]) -> dict[str, float]:
+    """Join named numbers. The second number of a name is ``name#2``, so that none takes the place of another."""
+    found: dict[str, float] = {}
+    for name, number in (item for group in groups for item in group.items()):
+        if number is not None:
+            found[free_name(found, name)] = number
+    return found
+
+
+def with_results(numbers: Mapping[str, float], results: Mapping[str, float]) -> dict[str, float]:
+    """Add the results of metrics. Those of ``fit`` are results of the same metrics, and are replaced."""
+    return {**numbers, **results} if RUNNING_MEAN in numbers else under_names(numbers, results)
+
+
+def free_name(taken: Collection[str], name: str) -> str:
+    """Return the name, or ``name#2``, ``name#3`` … if it is taken."""
+    return next(one for number in count(1) if (one := f"{name}#{number}" if number > 1 else name) not in taken)
 
 
 def scalar(value: Any) -> float | None:

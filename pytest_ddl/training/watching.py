@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -117,8 +117,9 @@ class Watcher:
         return tuple(found)
 
     def optimizer_records(self) -> tuple[OptimizerRecord, ...]:
-        """Return the settings of the optimizers, as they were when each was first found."""
-        return tuple(self._settings[id(item)] for item in self._all_optimizers() if id(item) in self._settings)
+        """Return the settings of the optimizers, as they were when each was first found, and what has changed since."""
+        found = [(self._settings[id(item)], item) for item in self._all_optimizers() if id(item) in self._settings]
+        return tuple(replace(first, changed=keras_objects.changes(first, item)) for first, item in found)
 
     def metric_results(self) -> Mapping[str, float]:
         """Return the current results of the watched metrics, by name."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl import docs
+from docs import tables
 from pytest_ddl.bench import BenchSpec
 from pytest_ddl.bench.asv.suite import training_suite
 from pytest_ddl.bench.asv.tracked import tracked
@@ -45,7 +45,7 @@ def toy() -> Iterator[str]:
 
 def test_it_is_documented(toy: str) -> None:
     cells = ("`pace`", "steps/s", "higher", "no", "steps of all blocks per second", "number of steps / sum of blocks")
-    assert f"| {' | '.join(cells)} | this test |" in docs.metrics_table().splitlines()
+    assert f"| {' | '.join(cells)} | this test |" in tables.metrics_table().splitlines()
 
 
 def test_it_has_estimates(toy: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from simulated_training import Program, pair
 
@@ -11,8 +12,10 @@ from pytest_ddl.equivalence.probes import stale as stale_probe
 from pytest_ddl.equivalence.runs.slices import slices_to_recompute
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise
 from pytest_ddl.equivalence.verdict.single_precision import is_of_single_precision
+from pytest_ddl.records import OptimizerRecord, VariableKind, VariableRecord
 
-KERNEL, STATE, ITERATIONS = 0, 3, 4
+KERNEL, STATE, ITERATIONS, RATE, SLOT = 0, 3, 4, 5, 6
+MOMENTUM = Program(momentum=0.9)
 
 
 def ended(record, index, factor, cut_off=()):
@@ -25,17 +28,26 @@ def ended(record, index, factor, cut_off=()):
 
 
 def runs(index, ours, theirs, cut_off=()):
-    reference, distributed = pair(Program(), replicas=2)
+    reference, distributed = pair(MOMENTUM, replicas=2)
     return ended(reference, index, ours, cut_off), ended(distributed, index, theirs, cut_off)
 
 
-@pytest.mark.parametrize(("index", "check"), [(KERNEL, "STEP-EQ"), (STATE, "STATE-EQ")])
+@pytest.mark.parametrize(
+    ("index", "check"),
+    [
+        (KERNEL, "STEP-EQ"),
+        (STATE, "STATE-EQ"),
+        (ITERATIONS, "OPT-STATE"),
+        (RATE, "OPT-STATE"),
+        (SLOT, "OPT-STATE"),
+    ],
+)
 def test_another_change_after_the_last_step_is_a_finding(index, check):
     (found,) = judge(*runs(index, 1.0, 2.0)).findings
     assert (found.check, found.cause) == (check, "changed-after-last-step")
 
 
-@pytest.mark.parametrize("index", [KERNEL, STATE])
+@pytest.mark.parametrize("index", [KERNEL, STATE, ITERATIONS, RATE, SLOT])
 def test_the_same_change_passes(index):
     assert judge(*runs(index, 2.0, 2.0)).passed
 
@@ -49,6 +61,48 @@ def test_what_a_step_changed_in_part_is_not_decided():
 
 def test_a_counter_that_a_cut_off_step_moves_leaves_the_verdict():
     assert judge(*runs(KERNEL, 1.0, 2.0, cut_off=(ITERATIONS,))).verdict == "fail"
+
+
+def test_a_counter_that_a_cut_off_step_moves_leaves_its_own_final_value_open():
+    report = judge(*runs(RATE, 1.0, 2.0, cut_off=(ITERATIONS,)))
+    assert [doubt.check for doubt in report.doubts] == ["OPT-STATE"]
+
+
+def with_setting(record, momentum):
+    """The record of a program that changes the momentum of its optimizer at its end."""
+    optimizer = OptimizerRecord("SGD", {"momentum": 0.9}, {"momentum": momentum})
+    return replace(record, ranks=tuple(replace(rank, optimizers=(optimizer,)) for rank in record.ranks))
+
+
+@pytest.mark.parametrize(("theirs", "verdict"), [(0.5, "pass"), (0.9, "fail"), (0.25, "fail")])
+def test_a_setting_that_is_changed_otherwise_at_the_end_is_a_finding(theirs, verdict):
+    reference, distributed = pair(MOMENTUM, replicas=2)
+    report = judge(with_setting(reference, 0.5), with_setting(distributed, theirs))
+    assert report.verdict == verdict
+    found = [(finding.cause, finding.variable) for finding in report.findings]
+    assert found == [("changed-after-last-step", "SGD.momentum")] * (verdict == "fail")
+
+
+def evaluated(record, total):
+    """The record of a program that watches the total of a metric and evaluates when its loop has ended."""
+    ranks = []
+    index = len(record.variables)
+    for rank in record.ranks:
+        metric = VariableRecord(index, "error/total", VariableKind.METRIC, (), "float64")
+        steps = tuple(replace(step, snapshot={**step.snapshot, index: (np.zeros(()),)}) for step in rank.steps)
+        initial = {**rank.initial, index: (np.zeros(()),)}
+        final = {index: (np.asarray(total),)}
+        variables = (*rank.variables, metric)
+        ranks.append(replace(rank, variables=variables, initial=initial, steps=steps, final=final))
+    return replace(record, ranks=tuple(ranks))
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (1.0 + 2e-15, "pass"), (2.0, "fail")])
+def test_the_state_of_a_metric_after_an_evaluation_is_compared(factor, verdict):
+    reference, distributed = pair(MOMENTUM, replicas=2)
+    report = judge(evaluated(reference, 7.0), evaluated(distributed, 7.0 * factor))
+    assert report.verdict == verdict, str(report)
+    assert [(found.check, found.cause) for found in report.findings] == [("METRIC-EQ", "metric-wrong")] * (factor > 1.5)
 
 
 def test_nothing_more_is_run_for_a_verdict_about_final_values():

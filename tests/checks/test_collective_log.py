@@ -11,6 +11,7 @@ import pytest
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.checks.collective_log import check_collective_log, mismatch
 from pytest_ddl.equivalence.checks.collective_value import check_collective_value
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.records import CollectiveRecord, RankRecord, ReductionRecord, StepRecord, TrainingRecord
@@ -30,7 +31,7 @@ def run(*logs: Sequence[CollectiveRecord]) -> TrainingRecord:
 
 
 def judged(record):
-    return check_collective_log(record, record, Tolerance(record, ()))
+    return check_collective_log(Comparison(record, record, Tolerance(record, ())))
 
 
 STEPS = [reduced(step=step) for step in range(3)]
@@ -139,7 +140,7 @@ def reductions(given, received, op="SUM", reference=None):
     record = TrainingRecord("mirrored", 2, (rank,), 12, "float64", 0)
     alone = () if reference is None else (ReductionRecord(0, 0, op, "float16", reference, reference),)
     one = TrainingRecord("one_device", 1, (replace(rank, steps=(StepRecord(1, None, reductions=alone),)),), 12, "", 0)
-    return check_collective_value(one, record, Tolerance(one, ()))
+    return check_collective_value(Comparison(one, record, Tolerance(one, ())))
 
 
 HALF = [np.float16(40000)] * 2
@@ -180,4 +181,4 @@ def test_what_overflows_on_one_device_too_is_not_the_strategys():
 
 def test_no_reduction_is_no_pass():
     record = run([], [])
-    assert check_collective_value(record, record, Tolerance(record, ())).outcome is Outcome.NOT_APPLICABLE
+    assert check_collective_value(Comparison(record, record, Tolerance(record, ()))).outcome is Outcome.NOT_APPLICABLE

@@ -12,6 +12,7 @@ from pytest_ddl.batch_records import BatchOrigin, InputRecord
 from pytest_ddl.equivalence.checks.batch import check_batch
 from pytest_ddl.equivalence.checks.data_cover import check_data_cover
 from pytest_ddl.equivalence.evidence.calls import data_calls
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.coverage import Order, contents_are_known, contents_by_step, coverage
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
@@ -71,21 +72,21 @@ def test_order(ours: Steps, theirs: Steps, order: Order, by: str) -> None:
 
 def test_what_is_repeated_and_lost_is_named() -> None:
     reference, distributed = consumed(WHOLE), consumed([[[0, 1], [1, 2]], [[4, 5], [6, 7]]])
-    result = check_data_cover(reference, distributed, Tolerance(reference))
+    result = check_data_cover(Comparison(reference, distributed, Tolerance(reference)))
     assert result.outcome is Outcome.FAIL
     assert [finding.cause for finding in result.findings] == ["examples-duplicated", "examples-dropped"]
 
 
 def test_the_same_batch_on_every_replica_is_named() -> None:
     reference, distributed = consumed(WHOLE), consumed([[[0, 1], [0, 1]], [[2, 3], [2, 3]]])
-    result = check_data_cover(reference, distributed, Tolerance(reference))
+    result = check_data_cover(Comparison(reference, distributed, Tolerance(reference)))
     assert result.findings[0].cause == "examples-duplicated"
     assert "all replicas consume the same examples" in result.findings[0].message
 
 
 def test_nothing_observed_is_not_a_pass() -> None:
     record = simulate(Program(replicas=2, observe=False))
-    assert check_data_cover(record, record, Tolerance(record)).outcome is Outcome.NOT_APPLICABLE
+    assert check_data_cover(Comparison(record, record, Tolerance(record))).outcome is Outcome.NOT_APPLICABLE
 
 
 def test_contents_by_step() -> None:
@@ -97,7 +98,7 @@ def test_contents_by_step() -> None:
 
 def test_data_that_ends_early_has_lost_examples_though_it_is_in_another_order() -> None:
     reference = consumed(one([0, 1, 2, 3], [4, 5, 6, 7]))
-    result = check_data_cover(reference, consumed([[[0, 2], [4, 6]]]), Tolerance(reference))
+    result = check_data_cover(Comparison(reference, consumed([[[0, 2], [4, 6]]]), Tolerance(reference)))
     assert [finding.cause for finding in result.findings] == ["examples-dropped"]
 
 
@@ -146,13 +147,15 @@ def test_a_tensor_in_front_of_the_batch_is_no_batch(shape: tuple[int, ...]) -> N
 
 def test_a_batch_of_the_wrong_size_behind_a_tensor_is_wrong() -> None:
     reference, distributed = data_calls(_given([[8], [8]], (2,)), _given([[4, 3], [4, 3]], (2,)))
-    assert check_batch(reference, distributed, Tolerance(reference)).findings[0].cause == "global-batch-wrong"
+    assert (
+        check_batch(Comparison(reference, distributed, Tolerance(reference))).findings[0].cause == "global-batch-wrong"
+    )
 
 
 def test_a_batch_that_the_program_does_not_divide_is_wrong() -> None:
     for origin in BatchOrigin:
         runs = data_calls(_given([[8], [8]], origin=origin), _given([[8, 8], [8, 8]], origin=origin))
-        assert check_batch(*runs, Tolerance(runs[0])).findings[0].cause == "global-batch-wrong"
+        assert check_batch(Comparison(*runs, Tolerance(runs[0]))).findings[0].cause == "global-batch-wrong"
 
 
 def test_a_tensor_beside_data_of_the_replica_function_is_no_batch() -> None:
@@ -169,10 +172,10 @@ def test_sequences_that_begin_with_time_are_counted_along_the_second_axis() -> N
         return TrainingRecord("mirrored", replicas, (rank,), 8, "float64", 0)
 
     reference, distributed = data_calls(sequences(8, 1), sequences(4, 2))
-    assert check_batch(reference, distributed, Tolerance(reference)).outcome is Outcome.PASS
-    assert check_data_cover(reference, distributed, Tolerance(reference)).outcome is Outcome.NOT_APPLICABLE
+    assert check_batch(Comparison(reference, distributed, Tolerance(reference))).outcome is Outcome.PASS
+    assert check_data_cover(Comparison(reference, distributed, Tolerance(reference))).outcome is Outcome.NOT_APPLICABLE
     reference, distributed = data_calls(sequences(8, 1), sequences(3, 2))
-    assert check_batch(reference, distributed, Tolerance(reference)).outcome is Outcome.FAIL
+    assert check_batch(Comparison(reference, distributed, Tolerance(reference))).outcome is Outcome.FAIL
 
 
 def test_what_is_computed_from_examples_may_differ_by_rounding() -> None:
@@ -183,8 +186,8 @@ def test_what_is_computed_from_examples_may_differ_by_rounding() -> None:
     rounded = tuple(replace(batch, fingerprints=(1, 2, 3, 4)) for batch in step.batches)
     other = replace(distributed, ranks=(replace(distributed.ranks[0], steps=(replace(step, batches=rounded),)),))
     runs = data_calls(reference, other)
-    assert check_batch(*runs, Tolerance(reference)).outcome is Outcome.PASS
-    assert check_data_cover(*runs, Tolerance(reference)).outcome is Outcome.NOT_APPLICABLE
+    assert check_batch(Comparison(*runs, Tolerance(reference))).outcome is Outcome.PASS
+    assert check_data_cover(Comparison(*runs, Tolerance(reference))).outcome is Outcome.NOT_APPLICABLE
 
 
 def _paired(pairs: list[list[tuple[int, int]]]) -> TrainingRecord:
@@ -216,31 +219,31 @@ RIGHT = [[(10, 1), (11, 2), (12, 3), (13, 4)]]
 )
 def test_tensors_that_tell_examples_apart_show_altered_ones(theirs: Any, cause: str | None, evidence: str) -> None:
     ours, others = _paired(RIGHT), _paired(theirs)
-    (finding,) = check_data_cover(ours, others, Tolerance(ours)).findings
+    (finding,) = check_data_cover(Comparison(ours, others, Tolerance(ours))).findings
     assert finding.cause == cause
     assert evidence in str(finding.evidence)
 
 
 def test_labels_of_a_few_classes_do_not_tell_examples_apart() -> None:
     ours, others = _paired([[(10, 0), (11, 1), (12, 0), (13, 1)]]), _paired([[(90, 0), (91, 1)], [(92, 0), (93, 1)]])
-    (finding,) = check_data_cover(ours, others, Tolerance(ours)).findings
+    (finding,) = check_data_cover(Comparison(ours, others, Tolerance(ours))).findings
     assert finding.cause is None
 
 
 def test_the_batch_of_another_step_is_named_and_has_the_right_size() -> None:
     ours, others = consumed(one([0, 1, 2, 3], [4, 5])), consumed([[[4], [5]], [[0, 1], [2, 3]]])
-    (finding,) = check_data_cover(ours, others, Tolerance(ours)).findings
+    (finding,) = check_data_cover(Comparison(ours, others, Tolerance(ours))).findings
     assert finding.message == "step 1 consumes the global batch of step 2 on one device"
-    assert check_batch(ours, others, Tolerance(ours)).outcome is Outcome.PASS
+    assert check_batch(Comparison(ours, others, Tolerance(ours))).outcome is Outcome.PASS
 
 
 def test_a_replica_whose_data_has_ended_has_its_own_cause() -> None:
     ours, others = consumed(one([0, 1, 2, 3], [4, 5, 6, 7])), consumed([[[0, 1], [2, 3]], [[4, 5], []]])
-    (finding,) = check_batch(ours, others, Tolerance(ours)).findings
+    (finding,) = check_batch(Comparison(ours, others, Tolerance(ours))).findings
     assert finding.cause == "unequal-steps"
     assert "the data of replica 1 has ended" in finding.message
     fewer = consumed([[[0, 1], [2, 3]], [[4], [5]]])
-    assert [f.cause for f in check_batch(ours, fewer, Tolerance(ours)).findings] == ["global-batch-wrong"]
+    assert [f.cause for f in check_batch(Comparison(ours, fewer, Tolerance(ours))).findings] == ["global-batch-wrong"]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +262,7 @@ def test_data_that_is_sharded_twice_is_said(theirs: Steps, workers: int, twice: 
     (rank,) = record.ranks
     idle = tuple(replace(step, batches=()) for step in rank.steps)
     ranks = (rank, *(replace(rank, rank=number, steps=idle) for number in range(1, workers)))
-    result = check_data_cover(reference, replace(record, ranks=ranks), Tolerance(reference, ()))
+    result = check_data_cover(Comparison(reference, replace(record, ranks=ranks), Tolerance(reference, ())))
     dropped = [finding for finding in result.findings if finding.cause == "examples-dropped"]
     assert dropped
     assert ("sharded twice" in dropped[0].message) is twice

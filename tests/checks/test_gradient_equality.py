@@ -11,6 +11,7 @@ import pytest
 from simulated_gradients import Way, averaged, local_mean, train
 
 from pytest_ddl.equivalence.checks.gradient_equality import check_gradient_equality
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Outcome
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise
@@ -41,7 +42,7 @@ def scaled(item: GradientRecord, factor: float) -> GradientRecord:
 
 def judged(reference: TrainingRecord, distributed: TrainingRecord, measured: bool = False) -> CheckResult:
     noisy = [reference] if measured else []
-    return check_gradient_equality(reference, distributed, Tolerance(reference, noisy))
+    return check_gradient_equality(Comparison(reference, distributed, Tolerance(reference, noisy)))
 
 
 @pytest.mark.parametrize(

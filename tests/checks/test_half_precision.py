@@ -12,12 +12,17 @@ from pytest_ddl.equivalence.evidence.arithmetic import half_precision, longest_c
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
 from pytest_ddl.equivalence.findings import Doubt
 from pytest_ddl.equivalence.outcomes import passed
+from pytest_ddl.equivalence.question import Question
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.runs.comparer import PlainComparison
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.equivalence.verdict.own_precision import judged_in_own_precision, replaced_policies
+from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.records import ErrorRecord, GraphRecord, LayerRecord, TrainingRecord, VariableKind
+from pytest_ddl.strategies.registry import StrategyRegistry
 from pytest_ddl.training.settings import RunSettings
+
+QUESTION = Question(lambda run: None, StrategyRegistry().default("mirrored"), DdlMark())
 
 CASTS = {"bfloat16": 4}
 
@@ -138,7 +143,7 @@ class Slow:
 
 
 def test_too_little_time_for_the_own_precision_is_no_hang() -> None:
-    report = PlainComparison(Slow(), RunSettings(), judge).in_precision("auto")  # type: ignore[arg-type]
+    report = PlainComparison(Slow(), RunSettings(), QUESTION).in_precision("auto")  # type: ignore[arg-type]
     assert report.verdict == "inconclusive"
     assert "longer timeout" in report.inconclusive[0]
 

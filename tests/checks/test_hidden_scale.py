@@ -20,6 +20,7 @@ from simulated_gradients import (
 )
 
 from pytest_ddl.equivalence.checks.step_equality import check_step_equality
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Outcome
 from pytest_ddl.records import GradientSum, ReductionRecord, TrainingRecord
@@ -64,7 +65,7 @@ def run(way: Way, update: Update, replicas: int, summed: GradientSum = GradientS
 
 
 def judged(reference: TrainingRecord, distributed: TrainingRecord) -> CheckResult:
-    return check_step_equality(reference, distributed, Tolerance(reference))
+    return check_step_equality(Comparison(reference, distributed, Tolerance(reference)))
 
 
 @pytest.mark.parametrize("update", [signs, normalized, always_clipped])

@@ -10,6 +10,7 @@ from simulated_training import Program, simulate
 
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.checks.seed import ACROSS_REPLICAS
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.known.catalogue import KNOWN, recognized
@@ -313,7 +314,8 @@ def test_what_is_right_is_not_recognized() -> None:
     reference, distributed = simulate(Program()), simulate(Program(replicas=REPLICAS, scale=2.0))
     report = judge(_with(reference), _with(distributed))
     assert all(
-        recognized(finding, reference, _with(distributed), Tolerance(reference)) is None for finding in report.findings
+        recognized(finding, Comparison(reference, _with(distributed), Tolerance(reference))) is None
+        for finding in report.findings
     )
     assert np.all([finding.known is None for finding in report.findings])
 

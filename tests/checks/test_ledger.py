@@ -51,7 +51,7 @@ def test_a_value_that_its_check_does_not_look_at_is_a_doubt(quantity: Quantity) 
         return replace(step, snapshot={**step.snapshot, index: values})
 
     blind = [
-        replace(check, function=lambda _r, _d, _t, name=check.name: passed(name, "nothing was looked at"))
+        replace(check, function=lambda _comparison, name=check.name: passed(name, "nothing was looked at"))
         if check.name in (quantity.check, "UNEVEN-EQ", "MOVES")
         else check
         for check in CHECKS
@@ -66,7 +66,7 @@ def test_a_value_that_its_check_does_not_look_at_is_a_doubt(quantity: Quantity) 
 def test_a_loss_that_its_check_does_not_look_at_is_a_doubt() -> None:
     reference, distributed = pair(PROGRAM)
     blind = [
-        replace(check, function=lambda _r, _d, _t: passed("LOSS-EQ", "nothing")) if check.name == "LOSS-EQ" else check
+        replace(check, function=lambda _comparison: passed("LOSS-EQ", "nothing")) if check.name == "LOSS-EQ" else check
         for check in CHECKS
     ]
     wrong = _changed(distributed, lambda step: replace(step, loss=(step.loss or 0.0) + 1.0))

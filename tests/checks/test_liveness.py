@@ -9,6 +9,7 @@ from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.checks.liveness import check_liveness
 from pytest_ddl.equivalence.checks.run import check_run
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.equivalence.runs.watchdog import all_wait
@@ -48,7 +49,7 @@ STUCK = ("stuck", "waits")
 
 
 def finding(check, record):
-    result = check(FINE, record, Tolerance(FINE, ()))
+    result = check(Comparison(FINE, record, Tolerance(FINE, ())))
     assert result.outcome is Outcome.FAIL
     return result.findings[0]
 
@@ -128,7 +129,9 @@ def test_an_error_of_its_own_explains_why_the_others_wait():
 
 
 def test_ranks_that_end_pass():
-    assert check_liveness(FINE, run((STEPS, None), (STEPS, None)), Tolerance(FINE, ())).outcome is Outcome.PASS
+    assert (
+        check_liveness(Comparison(FINE, run((STEPS, None), (STEPS, None)), Tolerance(FINE, ()))).outcome is Outcome.PASS
+    )
 
 
 A, B = executed(), executed(group=2)

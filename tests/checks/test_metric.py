@@ -11,6 +11,7 @@ import pytest
 from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.checks.metric import check_metric
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding, Outcome
@@ -251,7 +252,7 @@ def test_calls_before_an_interruption_have_no_counterpart(records: Any) -> None:
 
 def test_nothing_recorded_does_not_pass(records: Any) -> None:
     empty = [replace(record, ranks=tuple(replace(rank, steps=()) for rank in record.ranks)) for record in records]
-    found = check_metric(*empty, Tolerance(empty[0]))
+    found = check_metric(Comparison(*empty, Tolerance(empty[0])))
     assert found.outcome is Outcome.INCONCLUSIVE
 
 

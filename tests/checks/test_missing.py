@@ -12,6 +12,7 @@ from simulated_training import Program, pair
 from pytest_ddl.equivalence.checks.batch import check_batch
 from pytest_ddl.equivalence.checks.collective_value import check_collective_value
 from pytest_ddl.equivalence.checks.data_cover import check_data_cover
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Outcome
 from pytest_ddl.equivalence.verdict.judge import judge
@@ -109,7 +110,7 @@ def with_reductions(record: TrainingRecord, replicas: int) -> TrainingRecord:
 
 
 def judged(check: Any, reference: TrainingRecord, distributed: TrainingRecord) -> CheckResult:
-    return check(reference, distributed, Tolerance(reference))
+    return check(Comparison(reference, distributed, Tolerance(reference)))
 
 
 def test_a_reduction_of_some_replicas_only_is_a_doubt() -> None:

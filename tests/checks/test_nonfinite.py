@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ddl.equivalence.checks.nonfinite import check_nonfinite
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.equivalence.probes import nonfinite as nonfinite_probe
@@ -72,7 +73,7 @@ REFERENCE = record(SKIPPED, broken=[0])
 
 
 def result_of(distributed, reference=REFERENCE):
-    return check_nonfinite(reference, distributed, Tolerance(reference))
+    return check_nonfinite(Comparison(reference, distributed, Tolerance(reference)))
 
 
 def test_passes_where_all_replicas_skip_as_one_device_does():

@@ -9,11 +9,15 @@ import pytest
 from simulated_training import Program, simulate
 
 from pytest_ddl.equivalence.evidence.unmoved import unmoved
+from pytest_ddl.equivalence.question import Question
 from pytest_ddl.equivalence.runs.comparer import PlainComparison
-from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.equivalence.verdict.overflows import parting
+from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.records import GradientRecord, GradientStage, StepRecord, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.strategies.registry import StrategyRegistry
 from pytest_ddl.training.settings import RunSettings
+
+QUESTION = Question(lambda run: None, StrategyRegistry().default("mirrored"), DdlMark())
 
 NEAR, FAR = 40_000.0, 10.0
 COUNTER = 4
@@ -146,7 +150,7 @@ class Runs:
 
 def test_all_steps_are_compared_with_a_smaller_loss_scale() -> None:
     program = Runs()
-    report = PlainComparison(program, RunSettings(), judge).in_precision("native")  # type: ignore[arg-type]
+    report = PlainComparison(program, RunSettings(), QUESTION).in_precision("native")  # type: ignore[arg-type]
     assert report.verdict == "pass", str(report)
     assert program.asked[:2] == [1.0, 0.125]
     result = report.result("STEP-EQ")
@@ -157,11 +161,11 @@ def test_all_steps_are_compared_with_a_smaller_loss_scale() -> None:
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_wrong_factor_is_found_beside_an_overflow(step: int) -> None:
     program = Runs(step, sins={"scale": 2.0})
-    report = PlainComparison(program, RunSettings(), judge).in_precision("native")  # type: ignore[arg-type]
+    report = PlainComparison(program, RunSettings(), QUESTION).in_precision("native")  # type: ignore[arg-type]
     assert report.verdict == "fail", str(report)
     assert report.findings[0].cause == "gradient-scaled-by-replica-count"
 
 
 def test_a_gradient_that_is_never_finite_on_one_side_is_a_finding() -> None:
-    report = PlainComparison(Runs(always=True), RunSettings(), judge).in_precision("native")  # type: ignore[arg-type]
+    report = PlainComparison(Runs(always=True), RunSettings(), QUESTION).in_precision("native")  # type: ignore[arg-type]
     assert report.verdict == "fail", str(report)

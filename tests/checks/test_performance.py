@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ddl.equivalence.checks.performance import check_performance
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.records import (
@@ -41,7 +42,7 @@ def judged(*graphs, eager=(None, None, None), replicas=2):
     steps = tuple(StepRecord(index, None, eager=item) for index, item in enumerate(eager, 1))
     rank = RankRecord(0, "local", (0, 1), variables=variables, steps=steps, graphs=tuple(graphs))
     record = TrainingRecord("mirrored", replicas, (rank,), 12, "float64", 0)
-    return check_performance(record, record, Tolerance(record, ()))
+    return check_performance(Comparison(record, record, Tolerance(record, ())))
 
 
 def cause(result):

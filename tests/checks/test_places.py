@@ -113,6 +113,14 @@ def test_a_draw_of_another_length_than_before_is_reported() -> None:
     assert unplaced(places, _record(ALONE, {0: {5: (6,)}})) == ["uniform (6,)"]
 
 
+def test_rows_that_a_shuffle_does_not_exchange_are_reported() -> None:
+    """Several entries of one example, or parts of the examples, stay where they are: what mixes them is not seen."""
+    for alone, first, second, seen in (((6, 2), (4, 2), (2, 2), True), ((12,), (8,), (4,), False)):
+        ours = _record(ALONE, {0: {0: alone}}, op="random_shuffle")
+        theirs = _record(APART, {0: {0: first}, 1: {0: second}}, op="random_shuffle")
+        assert bool(unplaced(places_of(ours, theirs), ours, theirs)) is not seen
+
+
 def test_places_with_equal_content_have_equal_text() -> None:
     first, second = (places_of(_record(ALONE, {}), _record(APART, {})) for _time in range(2))
     assert repr(first) == repr(second)

@@ -10,6 +10,7 @@ import pytest
 from simulated_training import Program, simulate
 
 from pytest_ddl.equivalence.checks.resume import check_resume
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.equivalence.runs.resuming import joined
@@ -111,7 +112,7 @@ def test_state_that_is_made_anew_is_lost_and_not_of_the_first_step() -> None:
         steps += [replace(step, snapshot={**step.snapshot, **initial}) for step in rank.steps[AFTER:]]
         resumed = {AFTER: {**rank.resumed[AFTER], **initial}}
         made.append(replace(rank, steps=tuple(steps), resumed=resumed))
-    result = check_resume(reference, replace(distributed, ranks=tuple(made)), Tolerance(reference))
+    result = check_resume(Comparison(reference, replace(distributed, ranks=tuple(made)), Tolerance(reference)))
     assert [finding.cause for finding in result.findings] == ["resume-lost-state"]
 
 
@@ -119,14 +120,17 @@ def test_a_rate_that_is_set_before_each_step_is_not_lost() -> None:
     reference, distributed = interrupted()
     rate = change((VariableKind.LEARNING_RATE,), np.zeros_like)
     ranks = tuple(replace(r, resumed={AFTER: rate(r, r.resumed[AFTER])}) for r in distributed.ranks)
-    assert check_resume(reference, replace(distributed, ranks=ranks), Tolerance(reference)).outcome is Outcome.PASS
+    assert (
+        check_resume(Comparison(reference, replace(distributed, ranks=ranks), Tolerance(reference))).outcome
+        is Outcome.PASS
+    )
 
 
 @pytest.mark.parametrize("resumed", [{}, {AFTER: {}}])
 def test_nothing_to_compare_is_not_a_pass(resumed: dict[int, Snapshot]) -> None:
     reference, distributed = interrupted()
     ranks = tuple(replace(rank, resumed=resumed) for rank in distributed.ranks)
-    result = check_resume(reference, replace(distributed, ranks=ranks), Tolerance(reference))
+    result = check_resume(Comparison(reference, replace(distributed, ranks=ranks), Tolerance(reference)))
     assert result.outcome is Outcome.NOT_APPLICABLE
 
 
@@ -142,18 +146,18 @@ def after_the_last_step(resume: Callable[[RankRecord, Snapshot], Snapshot], step
 
 def test_after_the_last_step_the_restored_values_decide() -> None:
     reference, good = after_the_last_step(lambda _rank, values: values, steps=4)
-    assert check_resume(reference, good, Tolerance(reference)).outcome is Outcome.PASS
+    assert check_resume(Comparison(reference, good, Tolerance(reference))).outcome is Outcome.PASS
     reference, ended_early = after_the_last_step(lambda _rank, values: values, steps=3)
-    assert check_resume(reference, ended_early, Tolerance(reference)).outcome is Outcome.INCONCLUSIVE
+    assert check_resume(Comparison(reference, ended_early, Tolerance(reference))).outcome is Outcome.INCONCLUSIVE
     reference, lost = after_the_last_step(SLOTS, steps=4)
-    found = check_resume(reference, lost, Tolerance(reference)).findings
+    found = check_resume(Comparison(reference, lost, Tolerance(reference))).findings
     assert [finding.cause for finding in found] == ["resume-lost-state"]
 
 
 def test_a_program_that_restarts_itself_needs_a_further_step() -> None:
     reference, limited = after_the_last_step(lambda _rank, values: values, steps=4)
     limited = replace(limited, ranks=tuple(replace(rank, facts={}) for rank in limited.ranks))
-    result = check_resume(reference, limited, Tolerance(reference))
+    result = check_resume(Comparison(reference, limited, Tolerance(reference)))
     assert result.outcome is Outcome.INCONCLUSIVE
     assert "no step was recorded after the interruption that followed step 4" in result.reason
 
@@ -171,7 +175,7 @@ def test_what_cannot_be_compared_after_the_last_step_is_named() -> None:
         for rank in good.ranks
     )
     for ranks in (read, late):
-        result = check_resume(reference, replace(good, ranks=ranks), Tolerance(reference))
+        result = check_resume(Comparison(reference, replace(good, ranks=ranks), Tolerance(reference)))
         assert result.outcome is Outcome.INCONCLUSIVE
         assert f"so {slot.name} cannot be compared" in result.reason
 

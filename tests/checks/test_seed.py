@@ -9,6 +9,7 @@ import pytest
 from simulated_training import Program, simulate
 
 from pytest_ddl.equivalence.checks.seed import ACROSS_REPLICAS, ACROSS_STEPS, check_seed
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Outcome
 from pytest_ddl.records import DrawRecord, TrainingRecord
@@ -49,7 +50,7 @@ def _judged(
     reference = _with_draws(simulate(Program(batches=(12,) * steps)), digest, shape(12), **fields)
     program = Program(replicas=replicas, workers=workers, batches=(12,) * steps)
     distributed = _with_draws(simulate(program), digest, shape(12 // replicas), **fields)
-    return check_seed(reference, distributed, Tolerance(reference))
+    return check_seed(Comparison(reference, distributed, Tolerance(reference)))
 
 
 def _causes(result: CheckResult) -> list[str | None]:
@@ -146,10 +147,10 @@ def test_too_little_to_tell_is_no_finding(fields: dict) -> None:
 
 def test_nothing_drawn_is_not_applicable() -> None:
     reference, distributed = simulate(Program()), simulate(Program(replicas=2))
-    result = check_seed(reference, distributed, Tolerance(reference))
+    result = check_seed(Comparison(reference, distributed, Tolerance(reference)))
     assert result.outcome is Outcome.NOT_APPLICABLE
     sharded = replace(distributed, strategy="model_parallel[model=2]", capabilities=Capabilities(global_view=True))
-    assert "model_parallel" in check_seed(reference, sharded, Tolerance(reference)).reason
+    assert "model_parallel" in check_seed(Comparison(reference, sharded, Tolerance(reference))).reason
 
 
 def test_a_global_seed_that_the_check_itself_set_alike_on_all_workers_is_tolerated() -> None:

@@ -13,6 +13,7 @@ from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.checks.optimizer_state import check_optimizer_state
 from pytest_ddl.equivalence.checks.state import check_state
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Outcome
 from pytest_ddl.equivalence.verdict.judge import judge
@@ -47,7 +48,7 @@ def _changed(record: TrainingRecord, change: Change, **fields: object) -> Traini
 
 
 def _state(reference: TrainingRecord, distributed: TrainingRecord) -> CheckResult:
-    return check_state(reference, distributed, Tolerance(reference))
+    return check_state(Comparison(reference, distributed, Tolerance(reference)))
 
 
 TWO = Program(replicas=2)
@@ -163,7 +164,7 @@ def test_an_optimizer_that_is_watched_on_one_side_only_fails(
         distributed = _without(distributed, *kinds)
     else:
         reference = _without(reference, *kinds)
-    result = check_optimizer_state(reference, distributed, Tolerance(reference))
+    result = check_optimizer_state(Comparison(reference, distributed, Tolerance(reference)))
     assert result.outcome is Outcome.FAIL
     assert "different variables are watched" in result.findings[0].message
     assert "slot" in result.findings[0].message
@@ -181,7 +182,9 @@ def test_an_optimizer_that_one_worker_does_not_watch_fails() -> None:
     reference, distributed = pair(Program(replicas=2, workers=2, momentum=0.9))
     first, second = distributed.ranks
     alone = _without(replace(distributed, ranks=(second,)), *OPTIMIZER).ranks[0]
-    result = check_optimizer_state(reference, replace(distributed, ranks=(first, alone)), Tolerance(reference))
+    result = check_optimizer_state(
+        Comparison(reference, replace(distributed, ranks=(first, alone)), Tolerance(reference))
+    )
     assert (result.outcome, result.findings[0].worker) == (Outcome.FAIL, 1)
 
 

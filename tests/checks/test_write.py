@@ -9,6 +9,7 @@ from simulated_training import Program, simulate
 
 from pytest_ddl.equivalence.checks.checkpoint import check_checkpoint
 from pytest_ddl.equivalence.checks.write import check_write
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.equivalence.verdict.judge import judge
@@ -35,12 +36,15 @@ def test_one_path_of_two_ranks_is_unsafe() -> None:
 
 
 def test_paths_of_their_own_are_safe() -> None:
-    assert check_write(REFERENCE, writing(("model.keras",), ("rank-1/model.keras",)), TOLERANCE).outcome is Outcome.PASS
+    assert (
+        check_write(Comparison(REFERENCE, writing(("model.keras",), ("rank-1/model.keras",)), TOLERANCE)).outcome
+        is Outcome.PASS
+    )
 
 
 @pytest.mark.parametrize("record", [writing((), ()), simulate(Program(replicas=2))])
 def test_nothing_written_is_not_a_pass(record: TrainingRecord) -> None:
-    assert check_write(REFERENCE, record, TOLERANCE).outcome is Outcome.NOT_APPLICABLE
+    assert check_write(Comparison(REFERENCE, record, TOLERANCE)).outcome is Outcome.NOT_APPLICABLE
 
 
 def test_a_file_that_a_rank_failed_over_explains_the_failure() -> None:
@@ -76,14 +80,14 @@ def test_a_rank_that_failed_over_a_common_file_while_the_other_was_stopped_share
 def test_what_is_read_back_is_complete(restore: RestoreRecord, outcome: Outcome) -> None:
     record = simulate(Program(replicas=2))
     record = replace(record, ranks=(replace(record.ranks[0], restores=(restore,)),))
-    result = check_checkpoint(REFERENCE, record, TOLERANCE)
+    result = check_checkpoint(Comparison(REFERENCE, record, TOLERANCE))
     assert result.outcome is outcome
     if outcome is Outcome.FAIL:
         assert result.findings[0].cause == "checkpoint-incomplete"
 
 
 def test_a_program_that_reads_nothing_back_is_not_judged() -> None:
-    assert check_checkpoint(REFERENCE, REFERENCE, TOLERANCE).outcome is Outcome.NOT_APPLICABLE
+    assert check_checkpoint(Comparison(REFERENCE, REFERENCE, TOLERANCE)).outcome is Outcome.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize("message", ["Unable to lock file, errno = 11", "anything"])
@@ -100,4 +104,7 @@ def test_an_error_of_a_save_to_a_path_of_its_own_is_no_clash() -> None:
     error = ErrorRecord("OSError", "no space left on the device", "", 2)
     record = writing(("w", "w-0"), ("rank-1/w",), error=error)
     failed = replace(record.ranks[0], facts={**record.ranks[0].facts, "failed_saves": ("w-0",)})
-    assert check_write(REFERENCE, replace(record, ranks=(failed, record.ranks[1])), TOLERANCE).outcome is Outcome.PASS
+    assert (
+        check_write(Comparison(REFERENCE, replace(record, ranks=(failed, record.ranks[1])), TOLERANCE)).outcome
+        is Outcome.PASS
+    )

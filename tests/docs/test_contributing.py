@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_ddl.equivalence.checks.registry import Check
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.equivalence.roles import Role
@@ -102,8 +103,8 @@ def test_the_example_of_a_check_works() -> None:
     check: Check = eval(example("entry"), names)
     good, bad = record_of(0.5), record_of(math.nan)
     tolerance = Tolerance(good)
-    assert check.function(good, good, tolerance).outcome is Outcome.PASS
-    result = check.function(good, bad, tolerance)
+    assert check.function(Comparison(good, good, tolerance)).outcome is Outcome.PASS
+    result = check.function(Comparison(good, bad, tolerance))
     assert result.outcome is Outcome.FAIL
     assert result.findings[0].step == 1
     assert {result.check, result.findings[0].check} == {check.name}

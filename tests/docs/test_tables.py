@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_ddl import docs
+from docs import tables
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -17,28 +17,28 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
 def test_tables_are_up_to_date(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert docs.with_tables(text) == text, "run python -m pytest_ddl.docs"
+    assert tables.with_tables(text) == text, "run python -m pytest_ddl.docs"
 
 
 def test_every_table_is_on_a_page() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
-    assert [name for name in docs.TABLES if f"<!-- table: {name} -->" not in text] == []
+    assert [name for name in tables.TABLES if f"<!-- table: {name} -->" not in text] == []
 
 
 def test_check_fails_on_a_page_that_is_out_of_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "options.md"
     page.write_text("<!-- table: options -->\n| old |\n<!-- end -->\n", encoding="utf-8")
-    assert docs.main(["--check", str(tmp_path)]) == 1
+    assert tables.main(["--check", str(tmp_path)]) == 1
     assert "options.md: a table is out of date" in capsys.readouterr().out
     assert "| old |" in page.read_text(encoding="utf-8")
-    assert docs.main([str(tmp_path)]) == 0
+    assert tables.main([str(tmp_path)]) == 0
     assert "--ddl-strategy" in page.read_text(encoding="utf-8")
-    assert docs.main(["--check", str(tmp_path)]) == 0
+    assert tables.main(["--check", str(tmp_path)]) == 0
 
 
 def test_cells_cannot_break_a_table() -> None:
-    assert "auto\\|cpu" in docs.options_table()
-    for table in docs.TABLES.values():
+    assert "auto\\|cpu" in tables.options_table()
+    for table in tables.TABLES.values():
         lines = table().splitlines()
         assert len(lines) > 2
         widths = {line.replace("\\|", "").count("|") for line in lines}
@@ -49,7 +49,7 @@ def test_cells_cannot_break_a_table() -> None:
     "package", ["pytest_ddl", "pytest_ddl.bench", "pytest_ddl.conformance", "pytest_ddl.generators"]
 )
 def test_every_public_name_is_in_the_reference(package: str) -> None:
-    rows = re.findall(r"^\| `([\w.]+)` \| (.+) \|$", docs.api_table(package), re.MULTILINE)
+    rows = re.findall(r"^\| `([\w.]+)` \| (.+) \|$", tables.api_table(package), re.MULTILINE)
     assert [name for name, _line in rows] == [f"{package}.{name}" for name in import_module(package).__all__]
     assert [line for _name, line in rows if "``" in line or ":class:" in line] == []
 
@@ -58,7 +58,7 @@ def test_a_public_name_without_documentation_is_refused() -> None:
     module = ModuleType("package")
     module.name = lambda: None  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=r"package\.name is public and has no docstring"):
-        docs._first_line(module, "name")
+        tables._first_line(module, "name")
 
 
 @pytest.mark.parametrize("name", ["writing-tests.md"])

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,17 @@ import pytest
 
 from pytest_ddl.cli import COMMANDS
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = [*sorted((ROOT / ".github/workflows").glob("*.yml")), *sorted((ROOT / "docs/workflows").glob("*.yml"))]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-_COMMAND = re.compile(r"(?:^|[\s'\"`(])(?:pytest-ddl|-m pytest_ddl\.cli) ((?:gate|history|asv|experiment)\b[^`\n]*)")
+_COMMAND = re.compile(r"(?:^|[\s'\"`(])(?:pytest-ddl|-m pytest_ddl\.cli) ((?:gate|history|asv)\b[^`\n]*)")
 _PINNED = re.compile(r"^[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
 """A commit, which nobody can move as they can a tag, and its version for readers and for Dependabot."""
 
@@ -212,6 +218,54 @@ def test_users_have_the_workflows_of_this_project() -> None:
 def test_targets_of_this_project_exist(path: Path) -> None:
     for file, function in re.findall(r"(asv_bench/\S+\.py):(\w+)", path.read_text(encoding="utf-8")):
         assert f"def {function}(run" in (ROOT / file).read_text(encoding="utf-8")
+
+
+NIGHTLY = load(ROOT / ".github/workflows/nightly.yml")["jobs"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def environments() -> set[str]:
+    """Names of the environments in tox.ini that ``tox`` runs by default."""
+    shown = subprocess.run(
+        [sys.executable, "-m", "tox", "list", "--no-desc", "-q", "-d", "-c", str(ROOT / "tox.ini")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return set(shown.stdout.split())
+
+
+def test_each_environment_runs_every_night_or_for_each_commit() -> None:
+    pytest.importorskip("tox")
+    in_ci = {"lint": "ruff check", "types": "mypy", "docs": "mkdocs build"}
+    ci = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    assert [name for name, command in in_ci.items() if command not in ci] == []
+    assert set(NIGHTLY["versions"]["strategy"]["matrix"]["environment"]) == environments() - set(in_ci)
+
+
+def test_each_version_that_the_package_promises_runs() -> None:
+    run = set(NIGHTLY["versions"]["strategy"]["matrix"]["environment"])
+    promised = {
+        number.replace(".", "")
+        for line in PROJECT["classifiers"]
+        for number in re.findall(r"^Programming Language :: Python :: (3\.\d+)$", line)
+    }
+    assert promised == {found for name in run for found in re.findall(r"^py(\d+)-tfnewest-keras$", name)}
+    tox = (ROOT / "tox.ini").read_text(encoding="utf-8")
+    (oldest,) = re.findall(r"tensorflow-cpu>=([\d.]+)", *PROJECT["optional-dependencies"]["cpu"])
+    assert f"tfoldest: tensorflow=={oldest}.*" in tox
+    (oldest,) = re.findall(r"pytest>=(\d+)", " ".join(PROJECT["dependencies"]))
+    assert f"pytestoldest: pytest=={oldest}.0.*" in tox
+
+
+def test_each_engine_runs_with_what_it_needs() -> None:
+    (packages,) = re.findall(r"^packages=\((.*)\)$", (ROOT / ".ci/run").read_text(encoding="utf-8"), re.MULTILINE)
+    runs = [step.get("run", "") for step in NIGHTLY["engines"]["steps"]]
+    assert any(run.endswith(f" install {packages}") for run in runs)
+    assert any("'.[dev,ray]'" in run for run in runs)
+    (step,) = (step for step in NIGHTLY["engines"]["steps"] if "pytest tests/hosts" in step.get("run", ""))
+    assert step["env"] == {"CI_ENGINES": "required"}
+    assert "--nightly" in step["run"]
 
 
 HISTORIES = [path for path in WORKFLOWS if path.name == "history.yml"]

@@ -8,14 +8,20 @@ from typing import Any
 import pytest
 
 import pytest_ddl
-from pytest_ddl.equivalence.checks.registry import CHECKS
-from pytest_ddl.equivalence.runs.arguments import ArgumentError, check_arguments, explains_arguments
+from pytest_ddl.equivalence.question import ArgumentError, Question, explains_arguments
 from pytest_ddl.faults.api import Equivalence
+from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 
 def train(run: object) -> None:
     pass
+
+
+def ask(**arguments: Any) -> Question:
+    registry = StrategyRegistry()
+    given = {"train": train, "spec": registry.default("mirrored"), "mark": DdlMark(), **arguments}
+    return Question(**given).checked(registry)
 
 
 @pytest.mark.parametrize(
@@ -35,19 +41,19 @@ def train(run: object) -> None:
 )
 def test_a_wrong_value_is_one_line(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(ArgumentError) as caught:
-        check_arguments(CHECKS, StrategyRegistry(), **arguments)
+        ask(**arguments)
     assert str(caught.value) == said
 
 
 def test_a_similar_name_of_a_check_is_suggested() -> None:
     with pytest.raises(ArgumentError, match=r"unknown check 'step_eq' \(did you mean 'STEP-EQ'\?\); valid: RUN, "):
-        check_arguments(CHECKS, StrategyRegistry(), checks=["step_eq"])
+        ask(checks=["step_eq"])
 
 
 def test_good_values_pass() -> None:
-    check_arguments(CHECKS, StrategyRegistry(), train=train)
+    assert ask().declared == {}
     given: dict[str, Any] = {"steps": 3, "timeout": 0.5, "seed": 0, "strict": True, "checks": {"STEP-EQ"}}
-    check_arguments(CHECKS, StrategyRegistry(), expect={"mirrored": {"metric-wrong": "why"}}, **given)
+    assert ask(expect={"mirrored": {"metric-wrong": "why"}}, **given).declared == {"metric-wrong": "why"}
 
 
 @pytest.mark.parametrize(

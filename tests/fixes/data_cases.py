@@ -38,7 +38,7 @@ CASES = (
         given={
             "batched": """
             dataset = dataset.shard(run.num_ranks, worker)
-            dataset = dataset.batch(global_batch_size // run.num_ranks)
+            dataset = dataset.batch(global_batch_size)
             <options>
             """
         },
@@ -63,14 +63,6 @@ CASES = (
                 <record>
             """
         },
-        strategy="multi_worker_mirrored",
-    ),
-    Case(
-        "examples-duplicated",
-        FIT,
-        "before",
-        _OFF,
-        Form.FIT,
         strategy="multi_worker_mirrored",
     ),
     Case(

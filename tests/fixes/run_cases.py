@@ -13,7 +13,7 @@ CASES = (
         "apply",
         "variable.assign(before + change)",
         strategy="parameter_server",
-        steps=None,
+        steps=80,
     ),
     Case(
         "closures-not-awaited",

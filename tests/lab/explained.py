@@ -184,7 +184,6 @@ EXPLAINED: Mapping[tuple[str, str], str] = {
 _SCHEDULE = "a fact about a schedule of the program's own under a parameter server is not checked"
 _ONLY_STEP = "batches that are missing in every step are taken for unobserved"
 _INPUTS = "the inputs of the program's own reductions are not compared with one device"
-_AFTER_LOOP = "counters and metrics that a program changes after its loop are not compared"
 
 OPEN: Mapping[tuple[str, str], str] = {
     ("RankRecord.facts[own_schedule]", ""): _SCHEDULE,
@@ -205,9 +204,6 @@ OPEN: Mapping[tuple[str, str], str] = {
     ("StepRecord.batches", "drop"): _ONLY_STEP,
     ("StepRecord.batches", "repeat step"): "under a parameter server, other data of a step is not found",
     ("StepRecord.batches", "repeat step everywhere"): "the same",
-    ("RankRecord.final[metric]", ""): _AFTER_LOOP,
-    ("RankRecord.final[learning-rate]", ""): _AFTER_LOOP,
-    ("RankRecord.final[iterations]", ""): _AFTER_LOOP,
     ("RankRecord.final[trainable]", "drop"): "a component that is missing after the loop is not missed",
     ("StepRecord.draws", "drop"): "random numbers that one step did not record are not missed",
     ("StepRecord.draws", "drop everywhere"): "the same",

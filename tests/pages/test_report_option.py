@@ -18,8 +18,9 @@ CONFTEST = """
     from pytest_ddl.equivalence.verdict.judge import judge
     from tests.checks.simulated_training import Program, pair
 
-    def compare(self, sins, spec, mark, *, strict, test):
-        return judge(*pair(Program(**sins.pop("program", {})), **{"replicas": 2, **sins}), strict=strict)
+    def compare(self, question):
+        sins = question.train
+        return judge(*pair(Program(**sins.pop("program", {})), **{"replicas": 2, **sins}), strict=question.strict)
 
     Comparer.compare = compare
 

@@ -29,6 +29,23 @@ def final_weights_are_summed_over_the_replicas(run, sin):
         variable.assign(variable * (run.num_replicas if sin else 0.5))
 
 
+def _after_the_loop(run):
+    model, optimizer = loops.keras_program(run)
+    loops.train(run, _step(model, optimizer, run))
+    return optimizer
+
+
+def learning_rate_is_scaled_after_the_loop(run, sin):
+    """A next phase would train with a rate that depends on the number of replicas."""
+    optimizer = _after_the_loop(run)
+    optimizer.learning_rate = 0.01 * (run.num_replicas if sin else 1.0)
+
+
+def momentum_is_scaled_after_the_loop(run, sin):
+    optimizer = _after_the_loop(run)
+    optimizer.momentum = 0.5 / (run.num_replicas if sin else 1.0)
+
+
 def warm_up_multiplies_the_gradient(run, sin):
     """The program trains before it watches; its loss is then the mean of a replica instead of the global batch."""
     with run.strategy.scope():
@@ -55,5 +72,7 @@ def warm_up_multiplies_the_gradient(run, sin):
 
 PLANTED = (
     planted("", final_weights_are_summed_over_the_replicas, "changed-after-last-step", steps=None),
+    planted("", learning_rate_is_scaled_after_the_loop, "changed-after-last-step"),
+    planted("", momentum_is_scaled_after_the_loop, "changed-after-last-step"),
     planted("", warm_up_multiplies_the_gradient, "initial-weights-differ"),
 )

@@ -26,8 +26,8 @@ ONE_BLOCK = np.array([(place, 0, place) for place in range(MANY)])
 PLAIN = Rows(0)
 
 
-def _stream(rows=BLOCKS, placement=PLAIN, step=1, position=0, executed=0, in_order=False):
-    head = tf.constant([step, executed, 2], tf.int64)
+def _stream(rows=BLOCKS, placement=PLAIN, step=1, position=0, executed=0, in_order=False, apart=0):
+    head = tf.constant([step, executed, 2, apart], tf.int64)
     return Stream(position, placement, head, tf.constant(rows, tf.int64), in_order=in_order)
 
 
@@ -49,6 +49,10 @@ def test_the_examples_may_be_in_any_dimension_and_have_several_entries():
     several = _uniform((10, 4), SECOND, Rows(0, each=2))
     assert np.array_equal(several, _uniform((16, 4), BLOCKS, Rows(0, each=2))[6:])
     assert len(np.unique(several)) == several.size
+
+
+def test_a_replica_with_one_example_draws_its_number_on_one_device():
+    assert _uniform((1,), SECOND[:1]) == _uniform((8,))[3]
 
 
 @pytest.mark.parametrize("of_their_own", [False, True])
@@ -88,6 +92,19 @@ def test_rows_that_do_not_fit_the_examples_get_equal_numbers():
     assert len(np.unique(_uniform((7, 3), placement=Shared()))) == 21
 
 
+def test_numbers_of_no_example_differ_on_a_replica_apart():
+    for shape in ((), (7, 3)):
+        first, other = (_uniform(shape, placement=Shared(), apart=apart) for apart in (0, 1))
+        assert not np.any(first == other)
+        # Functions that are symmetric around the middle differ too.
+        assert not np.any(np.isclose(first, 1 - other, atol=1e-3))
+    levels = [_uniform((), placement=Unplaced(), apart=apart) for apart in (0, 1)]
+    assert levels[0] < 0.05 < 0.9 < levels[1]
+    assert np.array_equal(_uniform((8, 3)), _uniform((8, 3), apart=1))
+    orders = [_stream(placement=Shared(), apart=apart).order(20).numpy().tolist() for apart in (0, 1)]
+    assert orders[0] != orders[1]
+
+
 def test_an_order_keeps_the_examples_of_a_replica_together():
     whole = _stream().order(8).numpy()
     assert np.array_equal(whole[:3], _stream(FIRST).order(3))
@@ -116,7 +133,7 @@ def test_xla_computes_the_same_numbers():
         stream = Stream(0, Rows(0), head, rows)
         return stream.uniform((5, 3)), stream.order(5)
 
-    numbers, order = drawn(tf.constant([1, 0, 2], tf.int64), tf.constant(SECOND, tf.int64))
+    numbers, order = drawn(tf.constant([1, 0, 2, 0], tf.int64), tf.constant(SECOND, tf.int64))
     assert np.array_equal(numbers, _uniform((5, 3), SECOND))
     assert np.array_equal(order, _stream(SECOND).order(5))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from pytest_ddl.equivalence.evidence.results import returned
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training.recorder import Recorder
 from pytest_ddl.training.run import Run
@@ -49,6 +51,59 @@ def test_in_a_loop_over_batches_it_belongs_to_the_step_that_ends_next():
         {"first": 0.0, "last": 3.0},
         {"first": 4.0, "last": 7.0},
     ]
+
+
+def test_no_number_takes_the_place_of_another_of_its_name():
+    def over_steps(run):
+        for loss in run.steps(lambda iterator: tf.reduce_sum(next(iterator)), numbers()):
+            for part in (0.25, 0.5, 0.75):
+                run.value("part", part * loss)
+
+    def over_batches(run):
+        for batch in run.batches(numbers()):
+            for part in tf.split(batch, 2):
+                run.value("part", tf.reduce_sum(part))
+            run.record(loss=tf.reduce_sum(batch), part=-1.0)
+
+    first = {"part": 1.5, "part#2": 3.0, "part#3": 4.5}
+    assert dict(recorded(over_steps).steps[0].values) == first
+    assert dict(recorded(over_batches).steps[0].values) == {"part": 1.0, "part#2": 5.0, "part#3": -1.0}
+
+
+def test_a_metric_does_not_replace_a_number_of_its_name():
+    keras = pytest.importorskip("keras")
+
+    def program(run):
+        metric = keras.metrics.Mean(name="mean")
+        run.watch(metrics=metric)
+        for batch in run.batches(numbers()):
+            metric.update_state(batch)
+            run.value("mean", -1.0)
+            run.record(loss=0.0)
+
+    assert dict(recorded(program).steps[0].values) == {"mean": -1.0, "mean#2": 1.5}
+
+
+@pytest.mark.parametrize("kind", [tf.stack, np.asarray], ids=["tensor", "array"])
+def test_the_parts_of_a_vector_loss_are_numbers_of_their_own(kind):
+    def program(run):
+        for batch in run.batches(numbers()):
+            loss = float(tf.reduce_sum(batch))
+            run.record(loss=kind([loss, 2 * loss]))
+
+    first = recorded(program).steps[0]
+    assert first.loss is None
+    assert dict(first.values) == {"loss (1 of 2 by size)": 6.0, "loss (2 of 2 by size)": 12.0}
+
+
+def test_a_long_vector_is_no_loss():
+    def program(run):
+        for batch in run.batches(numbers()):
+            run.record(loss=tf.repeat(batch, 100))
+
+    record = recorded(program)
+    assert dict(record.steps[0].values) == {}
+    assert [note.kind for note in record.notes] == [NoteKind.LOSSES]
 
 
 def test_outside_of_loops_it_is_a_result_after_the_steps_so_far():

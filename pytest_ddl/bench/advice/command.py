@@ -19,7 +19,17 @@ from pytest_ddl.bench.advice.text import Report
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.machine import load_note
 from pytest_ddl.bench.metrics.registry import NoNumberError
-from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
+from pytest_ddl.bench.outcome import (
+    FAILED,
+    INCOMPLETE,
+    INTERRUPTED,
+    OK,
+    USAGE,
+    WRONG,
+    UsageError,
+    failed,
+    interruptible,
+)
 from pytest_ddl.bench.records import BenchSpec, Launch
 from pytest_ddl.config import UsageError as SettingsError
 from pytest_ddl.target import TargetError
@@ -44,10 +54,6 @@ examples:
   pytest-ddl advise evaluation.json
   pytest-ddl advise train.py:train --strategies=mirrored --after=train.py:train_changed
 """
-
-
-class UsageError(ValueError):
-    """Raised if an option cannot be used. The message is one line that names the option."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

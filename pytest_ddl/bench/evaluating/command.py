@@ -15,18 +15,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from pytest_ddl.bench.evaluating import page, store, table
-from pytest_ddl.bench.evaluating.plan import SWEEP, Plan, UsageError, cells_of
+from pytest_ddl.bench.evaluating.plan import SWEEP, Plan, cells_of
 from pytest_ddl.bench.evaluating.records import Cell, Evaluation, Identity
 from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
 from pytest_ddl.bench.launching.pinning import available_cores
 from pytest_ddl.bench.machine import load_note, machine_facts
-from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
+from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, UsageError, check_writable, failed, interruptible
 from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.target import Target, TargetError
 
-BUILT_IN = "pytest_ddl.bench.studies.medical:train_mlp"
-"""Training function of the command without a target."""
 _START_MESSAGE = re.compile(r"I\d{4} |WARNING: All log messages before absl|To enable the following instructions")
 _MACHINE = ("host", "cpu", "cores", "gpu")
 _PACKAGES = ("numpy", "keras")
@@ -34,11 +32,8 @@ _PACKAGES = ("numpy", "keras")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    target = (
-        "The training function, train(run), or path/to/file.py:function. Default: a small network on scikit-learn's "
-        "breast cancer data."
-    )
-    add("target", nargs="?", metavar="MODULE:FUNCTION", help=target)
+    target = "The training function, train(run), or path/to/file.py:function."
+    add("target", metavar="MODULE:FUNCTION", help=target)
     strategies = "Strategies or variants such as 'mirrored[replicas=4]', separated by commas (default: all)."
     add("--strategies", default="all", metavar="NAMES", help=strategies)
     replicas = "Numbers of replicas, separated by commas (default: 1, 2 and 4, as far as there are cores or GPUs)."
@@ -104,8 +99,8 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     """
     plan, replicas = _plan(options)
     sys.path.insert(0, str(Path.cwd()))
-    target = Target.find(options.target or BUILT_IN)
-    _try_to_write(folder)
+    target = Target.find(options.target)
+    check_writable(folder)
     harness = process_harness()
     sizes = replicas or _default_sizes(harness, plan.device)
     cells = cells_of(harness, options.strategies, sizes, plan)
@@ -186,8 +181,7 @@ def _identity(options: argparse.Namespace, plan: Plan, sizes: tuple[int, ...], t
     facts = machine_facts()
     chosen = {**plan.as_options(), "strategies": options.strategies, "replicas": list(sizes)}
     machine = {name: facts[name] for name in _MACHINE if facts.get(name)}
-    name = options.target or f"{BUILT_IN} (the medical study)"
-    return Identity(name, store.digest_of(target.file), chosen, versions, machine)
+    return Identity(options.target, store.digest_of(target.file), chosen, versions, machine)
 
 
 def _plan(options: argparse.Namespace) -> tuple[Plan, tuple[int, ...]]:
@@ -267,16 +261,6 @@ def _without_start_messages() -> Iterator[None]:
             file.seek(0)
             lines = file.read().decode(errors="replace").splitlines(keepends=True)
             sys.stderr.write("".join(line for line in lines if not _START_MESSAGE.match(line)))
-
-
-def _try_to_write(folder: Path) -> None:
-    """Check that the folder can be written before anything runs."""
-    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    try:
-        with tempfile.TemporaryFile(dir=nearest) as file:
-            file.write(b" " * 1024)
-    except OSError as error:
-        raise UsageError(f"--output={folder}: nothing can be written in {nearest}: {error.strerror}") from None
 
 
 def _tell(text: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_ddl.bench.evaluating import pictures, table
 from pytest_ddl.bench.evaluating.table import Summary
-from pytest_ddl.bench.experiment.page import document
+from pytest_ddl.web import results
 
 INDEX = "index.html"
 
@@ -16,18 +16,16 @@ def write(summary: Summary, folder: Path) -> list[Path]:
     """Write all files but the results, which are there already, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     made = pictures.draw(summary, folder)
-    drawings = [path.read_text(encoding="utf-8") for path in made]
-    texts = {"table.md": table.markdown(summary), INDEX: page(summary, drawings)}
+    texts = {"table.md": table.markdown(summary), INDEX: page(summary, made)}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [*made, *(folder / name for name in texts)]
 
 
-def page(summary: Summary, drawings: list[str]) -> str:
+def page(summary: Summary, drawings: list[Path]) -> str:
     """Return one HTML page that contains the pictures. It opens from disk and loads nothing."""
-    title = table.title_of(summary.evaluation)
-    body = document(title, summary.headline, table.warnings_of(summary), drawings, table.tables(summary))
-    return body.replace("</body>", f"{_reports(summary)}</body>")
+    title, notes = table.title_of(summary.evaluation), table.warnings_of(summary)
+    return results.page(title, summary.headline, notes, drawings, table.tables(summary), _reports(summary))
 
 
 def _reports(summary: Summary) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 from pytest_ddl.bench.evaluating import judging
 from pytest_ddl.bench.evaluating.records import Cell, Curve, Evaluation
 from pytest_ddl.bench.evaluating.table import Summary
-from pytest_ddl.bench.experiment.page import GREY, INK, save
 from pytest_ddl.bench.metrics.batch_size import Regime
 from pytest_ddl.bench.metrics.registry import NoNumberError
+from pytest_ddl.web.drawing import GREY, INK, save
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#F0E442")
 """Colors of Okabe and Ito, which color-blind readers can distinguish."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddl.bench.evaluating.records import REFERENCE, Cell
 from pytest_ddl.bench.launching.pinning import cores_per_replica
 from pytest_ddl.bench.matrix import sized_variant
+from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.bench.records import SEED, BenchSpec
 from pytest_ddl.strategies.base import capabilities_of
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
@@ -26,10 +27,6 @@ SWEEP = (1, 2, 4, 8)
 
 
 _OUTER_COMMA = re.compile(r",(?![^\[]*\])")
-
-
-class UsageError(ValueError):
-    """Raised if an option cannot be used. The message is one line that names the option."""
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.evaluating import judging
-from pytest_ddl.bench.evaluating.plan import Plan, UsageError, cores_for, learning_rate_of
+from pytest_ddl.bench.evaluating.plan import Plan, cores_for, learning_rate_of
 from pytest_ddl.bench.evaluating.ranking import noisy
 from pytest_ddl.bench.evaluating.recording import Trainer
 from pytest_ddl.bench.evaluating.records import REFERENCE, Cell, Curve, Evaluation, Verdict, one_line
 from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.bench.training_to_target import Trial
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ class Runner:
 
     def _compared(self, evaluation: Evaluation, cell: Cell) -> Evaluation:
         from pytest_ddl.cluster.cluster import ClusterError
-        from pytest_ddl.faults.api import check_training
+        from pytest_ddl.equivalence.runs.api import check_training
 
         self._end_trainer()
         started = time.monotonic()
@@ -223,7 +224,7 @@ class Runner:
         except ClusterError as error:
             self._tell(f"  {cell.variant}: {one_line(str(error))}")
             return evaluation.with_failure(cell.variant, "comparing", str(error))
-        verdict = verdict_of(report, time.monotonic() - started)  # type: ignore[arg-type]  # without faults, a Report
+        verdict = verdict_of(report, time.monotonic() - started)
         self._tell(f"  {cell.variant}: {verdict.verdict}: {verdict.headline}")
         return replace(evaluation, verdicts={**evaluation.verdicts, cell.variant: verdict})
 

@@ -12,13 +12,13 @@ from pytest_ddl.bench.evaluating import judging
 from pytest_ddl.bench.evaluating.judging import Difference, ToTarget
 from pytest_ddl.bench.evaluating.ranking import Ranking, rank
 from pytest_ddl.bench.evaluating.records import Cell, Curve, Evaluation, one_line
-from pytest_ddl.bench.experiment.table import Table
 from pytest_ddl.bench.metrics import METRICS, Estimate, estimate
 from pytest_ddl.bench.metrics.registry import digits
 from pytest_ddl.bench.records import Launch
+from pytest_ddl.web import results
+from pytest_ddl.web.results import NONE, Table
 
 WIDTH = 118
-NONE = "-"
 
 
 @dataclass(frozen=True)
@@ -374,9 +374,8 @@ def _settings(summary: Summary) -> Table:
 
 def markdown(summary: Summary) -> str:
     """Return the whole page in Markdown."""
-    parts = [f"# {title_of(summary.evaluation)}", f"{summary.headline}."]
-    parts += [f"> {note}" for note in warnings_of(summary)]
-    return "\n\n".join([*parts, *(table.markdown().rstrip() for table in tables(summary))]) + "\n"
+    notes = warnings_of(summary)
+    return results.markdown(title_of(summary.evaluation), summary.headline, notes, tables(summary))
 
 
 def title_of(evaluation: Evaluation) -> str:

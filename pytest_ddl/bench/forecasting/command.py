@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_ddl.bench.forecasting.evidence import UNKNOWN_LINK, Evidence, Observation
 from pytest_ddl.bench.forecasting.from_matrix import NoEvidenceError, Stated, evidence_of
-from pytest_ddl.bench.forecasting.options import MEASURED, UsageError, add_arguments, replicas_of, stated_by
+from pytest_ddl.bench.forecasting.options import MEASURED, add_arguments, replicas_of, stated_by
 from pytest_ddl.bench.forecasting.picture import draw
 from pytest_ddl.bench.forecasting.predicting import Forecast, forecast
 from pytest_ddl.bench.forecasting.published import Series
@@ -18,12 +18,20 @@ from pytest_ddl.bench.forecasting.score import Scored, ScoreError, compare, keep
 from pytest_ddl.bench.forecasting.sources import SourceError, earlier, measured, series_of
 from pytest_ddl.bench.forecasting.text import comparison, report
 from pytest_ddl.bench.metrics.registry import MissingPackageError
-from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
+from pytest_ddl.bench.outcome import (
+    FAILED,
+    INCOMPLETE,
+    INTERRUPTED,
+    OK,
+    USAGE,
+    WRONG,
+    UsageError,
+    failed,
+    interruptible,
+)
 from pytest_ddl.target import Target, TargetError
 
 __all__ = ["add_arguments", "main"]
-
-BUILT_IN = "pytest_ddl.bench.studies.medical:train_mlp"
 
 
 class FailedError(RuntimeError):
@@ -54,7 +62,9 @@ def _run(options: argparse.Namespace) -> int:
     is_series = bool(options.source) and options.source[0].lower().endswith(".csv")
     if options.check == "" and not is_series:
         raise UsageError("--check needs a file of later launches")
-    if not options.source or ":" in options.source[0]:
+    if not options.source:
+        raise UsageError("give launches (JSON), series (CSV) or a training function to measure, MODULE:FUNCTION")
+    if ":" in options.source[0]:
         return _forecast(options, _measured(options, stated), replicas)
     paths = [Path(one) for one in options.source]
     if any(path.suffix.lower() == ".csv" for path in paths):
@@ -88,7 +98,7 @@ def _measured(options: argparse.Namespace, stated: Stated) -> Evidence:
     if len(options.source) > 1:
         raise UsageError(f"{options.source[0]}: give one training function, and no other files")
     sys.path.insert(0, str(Path.cwd()))
-    name = options.source[0] if options.source else BUILT_IN
+    name = options.source[0]
     strategy = options.strategy or MEASURED
     train = Target.find(name).load()
     try:

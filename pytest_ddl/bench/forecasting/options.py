@@ -8,6 +8,7 @@ from pytest_ddl.bench.forecasting.evidence import UNKNOWN_LINK, Link, Origin, pa
 from pytest_ddl.bench.forecasting.from_matrix import Stated
 from pytest_ddl.bench.forecasting.predicting import FLOOR
 from pytest_ddl.bench.forecasting.priors import WITHIN, speed_of
+from pytest_ddl.bench.outcome import UsageError
 
 EPILOG = """\
 exit status:
@@ -27,18 +28,13 @@ MEASURED = "multi_worker_mirrored"
 """Strategy of which two replicas are measured if a training function is given."""
 
 
-class UsageError(ValueError):
-    """Raised if an option cannot be used. The message is one line that names it."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     add = parser.add_argument
     source = (
         "Launches (JSON of evaluate or Matrix.save), series (CSV), an earlier forecast (JSON, with --check), or a "
-        "training function to measure, MODULE:FUNCTION or path/to/file.py:FUNCTION. Default: the network of the "
-        "medical study is measured."
+        "training function to measure, MODULE:FUNCTION or path/to/file.py:FUNCTION."
     )
     add("source", nargs="*", metavar="SOURCE", help=source)
     add("--replicas", metavar="N,N", help="Numbers of replicas (default: doubled up to 16 times the measured ones).")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.experiment.page import ALL, GREY, INK, MANY, PLOT_STYLE, SINGLE, STEADY
 from pytest_ddl.bench.forecasting.evidence import efficiencies
 from pytest_ddl.bench.forecasting.model import TERMS
 from pytest_ddl.bench.forecasting.predicting import LEVEL, Forecast
 from pytest_ddl.bench.metrics.registry import statistics_package
+from pytest_ddl.web.drawing import ALL, GREY, INK, MANY, PLOT_STYLE, SINGLE, STEADY
 
 COLORS = {
     "compute": SINGLE,

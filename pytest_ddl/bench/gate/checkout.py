@@ -12,7 +12,7 @@ import pytest_ddl
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.side import PROTOCOL
 from pytest_ddl.bench.gate.sides import SCRIPT, Side
-from pytest_ddl.bench.gate.worktrees import GateUsageError, Repository, Version, held_folder, remove_left_over
+from pytest_ddl.bench.gate.worktrees import GateUsageError, Repository, Version, held_folder
 
 _START = """import sys
 from pytest_ddl.bench.gate.side import main
@@ -29,7 +29,6 @@ def both_sides(
     :raises GateUsageError: if the plan does not fit the versions.
     """
     with ExitStack() as stack:
-        remove_left_over()
         stack.callback(repository.forget)
         folder = stack.enter_context(held_folder())
         roots = [

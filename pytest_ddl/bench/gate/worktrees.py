@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_ddl.bench.git import GitError, GitUnusableError, git, is_shallow
+from pytest_ddl.cluster import session_folder
 
 PREFIX = "ddl-gate-"
-_LOCK = ".lock"
 WORKTREE = "WORKTREE"
 """Name for HEAD that means the working tree as it is, with uncommitted and new files. ``.`` means the same."""
 
@@ -180,28 +178,17 @@ def check_different(base: Version, head: Version, same_is_meant: bool) -> None:
 
 @contextmanager
 def held_folder(kind: str = "") -> Iterator[Path]:
-    """Make a temporary folder that exists as long as the context.
+    """Make a temporary folder that exists as long as the context, and remove those of gates that were killed.
 
     A file in it is locked. The kernel releases the lock when the process ends for any reason. Unlike a process id,
     the lock means the same in all containers that share the folder.
 
     :param kind: part of the folder's name.
     """
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{kind}")).resolve()
+    made, lock = session_folder.make(prefix=PREFIX, kind=kind)
+    folder = Path(made).resolve()
     try:
-        with (folder / f"{_LOCK}-made").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            # Renamed after locking: another gate that found an unlocked file would remove the folder.
-            Path(lock.name).rename(folder / _LOCK)
-            yield folder
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def remove_left_over() -> None:
-    """Remove the folders of gates that were killed."""
-    for lock_file in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{_LOCK}"):
-        # An error means that the folder is in use, belongs to another user, or is already gone.
-        with contextlib.suppress(OSError), lock_file.open("r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock_file.parent, ignore_errors=True)
+        os.close(lock)

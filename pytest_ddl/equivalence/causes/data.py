@@ -5,11 +5,6 @@ from __future__ import annotations
 from pytest_ddl.equivalence.cause import Cause, Fix, Form
 
 _SHARD = "dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)"
-_BY_DATA = """
-options = tf.data.Options()
-options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-dataset = dataset.with_options(options)
-"""
 
 DATA = (
     Cause(
@@ -27,7 +22,6 @@ DATA = (
             "Shard the dataset over the input pipelines in the function of the dataset, with the same seed on every "
             "worker.",
             _SHARD,
-            {Form.FIT: Fix("Let the strategy shard the dataset over the workers.", _BY_DATA)},
         ),
     ),
     Cause(

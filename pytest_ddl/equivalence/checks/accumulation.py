@@ -15,6 +15,7 @@ from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import Weights
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.effective import counted_updates, moved, settings_of, stands_still
 from pytest_ddl.equivalence.evidence.micro_batches import Group, MicroBatch, Window, groups_of
 from pytest_ddl.equivalence.evidence.observe import sizes
@@ -38,8 +39,10 @@ class _Fault:
     variable: str | None = None
 
 
-def check_accumulation(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_accumulation(comparison: Comparison) -> CheckResult:
     """Solve each update of both runs for the micro-batches that it is made of."""
+    reference, distributed = comparison.records
+    tolerance = comparison.tolerance
     if not (gradients.observed(distributed) or gradients.observed(reference)):
         return not_applicable(CHECK, "gradients were not recorded")
     ours, theirs = (list(groups_of(record, tolerance)) for record in (reference, distributed))

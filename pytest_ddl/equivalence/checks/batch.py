@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.coverage import step_of_batch
 from pytest_ddl.equivalence.evidence.gradients import calls, observed
 from pytest_ddl.equivalence.evidence.observe import shared_steps, sizes
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, not_observed, passed
 from pytest_ddl.notes import NoteKind
@@ -18,12 +18,9 @@ CHECK = "BATCH"
 _EVERY_EXAMPLE = "Evaluate every example once: neither drop the last batch nor pad it with other examples."
 
 
-def check_batch(
-    reference: TrainingRecord,
-    distributed: TrainingRecord,
-    tolerance: Tolerance,
-) -> CheckResult:
+def check_batch(comparison: Comparison) -> CheckResult:
     """Compare the number of examples per step with one device, or else with the declared global batch size."""
+    reference, distributed = comparison.records
     steps = shared_steps(reference, distributed)
     if steps == 0:
         return no_steps(CHECK, distributed, reference)

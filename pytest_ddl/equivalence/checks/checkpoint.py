@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pytest_ddl.equivalence.causes import fix_of
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, not_applicable, passed
-from pytest_ddl.records import RankRecord, RestoreRecord, TrainingRecord
+from pytest_ddl.records import RankRecord, RestoreRecord
 
 CHECK = "CKPT"
 
 
-def check_checkpoint(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_checkpoint(comparison: Comparison) -> CheckResult:
     """Judge the restores after which training continues. A lost value counts even if one device loses it too."""
+    distributed = comparison.distributed
     restores = [(rank, restore) for rank in distributed.ranks for restore in rank.restores]
     if not restores:
         return not_applicable(

@@ -16,6 +16,7 @@ import numpy as np
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import Clip, clips_between, close_by, global_norm
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.effective import counted_updates, effective, rule_for, settings_of
 from pytest_ddl.equivalence.evidence.gradients import by_replica, observed, total
 from pytest_ddl.equivalence.evidence.observe import of_kind
@@ -59,8 +60,10 @@ class _Violation:
     also: tuple[str, ...] = ()
 
 
-def check_clip(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_clip(comparison: Comparison) -> CheckResult:
     """Recompute every clipped update of both runs from the gradients that were handed over."""
+    reference, distributed = comparison.records
+    tolerance = comparison.tolerance
     judged = 0
     for record, where in ((distributed, ""), (reference, " on one device")):
         clip = _configured(record)

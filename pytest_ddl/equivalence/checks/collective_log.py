@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_ddl.equivalence.causes import fix_of
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, not_applicable, not_observed, passed
 from pytest_ddl.notes import NoteKind
@@ -30,8 +30,9 @@ class Mismatch:
     """Rank that executed the collective in the message."""
 
 
-def check_collective_log(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_collective_log(comparison: Comparison) -> CheckResult:
     """Compare the collectives of the ranks position by position, as TensorFlow pairs them."""
+    reference, distributed = comparison.records
     if len(distributed.ranks) < 2:
         return not_applicable(CHECK, "one process issues the collectives of all replicas")
     if distributed.errors:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import replicas_of, resumed_after, shared_steps
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, not_observed, passed
 from pytest_ddl.notes import NoteKind
@@ -28,8 +28,9 @@ class _Reduction:
     parts: tuple[ReductionRecord, ...]
 
 
-def check_collective_value(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_collective_value(comparison: Comparison) -> CheckResult:
     """Reduce the recorded inputs again, in a type wide enough to lose nothing, and compare the results."""
+    reference, distributed = comparison.records
     requested = [place for step in range(1, distributed.num_steps + 1) for place in _requested(distributed, step)]
     paired = [place for place in requested if _is_whole(distributed, place)]
     if not requested:

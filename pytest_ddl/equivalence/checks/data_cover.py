@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.coverage import (
     Coverage,
     Examples,
@@ -19,7 +20,6 @@ from pytest_ddl.equivalence.evidence.coverage import (
 )  # fmt: skip
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import lone_ids
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, not_observed, passed
 from pytest_ddl.notes import NoteKind
@@ -28,12 +28,9 @@ from pytest_ddl.records import TrainingRecord
 CHECK = "DATA-COVER"
 
 
-def check_data_cover(
-    reference: TrainingRecord,
-    distributed: TrainingRecord,
-    tolerance: Tolerance,
-) -> CheckResult:
+def check_data_cover(comparison: Comparison) -> CheckResult:
     """Compare the examples of every step, and of one pass over the data, by id if known, otherwise by content."""
+    reference, distributed = comparison.records
     if shared_steps(reference, distributed) == 0:
         return no_steps(CHECK, distributed, reference)
     found = coverage(reference, distributed)

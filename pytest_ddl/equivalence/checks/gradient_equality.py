@@ -64,11 +64,10 @@ class _Step:
         return 0.0 if error == 0.0 else error / self.bounds[index] if self.bounds[index] else np.inf
 
 
-def check_gradient_equality(
-    reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
-) -> CheckResult:
+def check_gradient_equality(comparison: Comparison) -> CheckResult:
     """Add up the gradients of the replicas in each step with equal weights, and compare the sum with one device."""
-    comparison = Comparison(reference, distributed, tolerance)
+    reference, distributed = comparison.records
+    tolerance = comparison.tolerance
     if comparison.steps == 0:
         return no_steps(CHECK, distributed, reference)
     if not (gradients.observed(reference) and gradients.observed(distributed)):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
-from pytest_ddl.records import LayoutRecord, RankRecord, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import LayoutRecord, RankRecord, VariableKind, VariableRecord
 
 CHECK = "LAYOUT"
 
 
-def check_layout(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_layout(comparison: Comparison) -> CheckResult:
     """Judge the layouts of the variables at the end of the program. The reference has no layouts."""
+    distributed = comparison.distributed
     if not distributed.capabilities.global_view:
         return not_applicable(CHECK, "variables have layouts only under model_parallel")
     findings: list[Finding] = []

@@ -7,7 +7,6 @@ from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import difference
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import compared_with_reference, is_seed, of_kind, update
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
 from pytest_ddl.records import GradientStage, RankRecord, TrainingRecord, VariableKind, VariableRecord
@@ -20,9 +19,9 @@ _MIRRORING = ("mirrored", "multi_worker_mirrored", "tpu")
 _OF_THE_OPTIMIZER = (VariableKind.SLOT, VariableKind.ITERATIONS)
 
 
-def check_lint(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_lint(comparison: Comparison) -> CheckResult:
     """Judge the facts about the set-up. The reference shows which variables are trained."""
-    comparison = Comparison(reference, distributed, tolerance)
+    distributed = comparison.distributed
     known = [rank for rank in distributed.ranks if "replicas" in rank.facts]
     if not known:
         return not_applicable(CHECK, "the set-up was not observed")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.checks.collective_log import CONDITIONAL, SHAPE, Mismatch, finding, mismatch
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Symptom
 from pytest_ddl.equivalence.outcomes import failed, not_applicable, passed
 from pytest_ddl.records import ErrorRecord, TrainingRecord
@@ -31,8 +31,9 @@ _SHAPES_DIFFER = re.compile(r"shape mismatch in the collective", re.IGNORECASE)
 _REPLICAS_DIFFER = re.compile(r"Some replicas made a different number of replica_context\(\)\.merge_call")
 
 
-def check_liveness(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_liveness(comparison: Comparison) -> CheckResult:
     """Check that all ranks ended. If a rank raised an error, RUN reports it."""
+    reference, distributed = comparison.records
     if reference.errors:
         return not_applicable(CHECK, "the program fails on one device too")
     unended = [rank for rank, error in distributed.errors if error.type in UNENDED]

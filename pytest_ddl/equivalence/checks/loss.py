@@ -10,7 +10,7 @@ from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import is_running_mean, shown_by_fit
 from pytest_ddl.equivalence.evidence.one_sided import lone_losses
-from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision, Tolerance
+from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, passed
 from pytest_ddl.records import RankRecord, TrainingRecord
@@ -29,9 +29,10 @@ class _Formula:
     """True if a right program may reduce the losses of its replicas like this: the losses themselves differ then."""
 
 
-def check_loss(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_loss(comparison: Comparison) -> CheckResult:
     """Compare the losses of the steps that began with equal weights. Later losses add no information."""
-    comparison = Comparison(reference, distributed, tolerance)
+    reference, distributed = comparison.records
+    tolerance = comparison.tolerance
     steps = comparison.steps
     if steps == 0:
         return no_steps(CHECK, distributed, reference)

@@ -10,6 +10,7 @@ import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
+from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
@@ -17,7 +18,7 @@ from pytest_ddl.equivalence.evidence.metric_state import combined, counted_by_re
 from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import listed, lone_results, lone_values, lone_variables
 from pytest_ddl.equivalence.evidence.results import Returned, returned
-from pytest_ddl.equivalence.evidence.tolerance import GROSS, Bound, Decision, Tolerance
+from pytest_ddl.equivalence.evidence.tolerance import GROSS, Bound, Decision
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Reason, Unjudged
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed, unmatched
 from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind
@@ -93,9 +94,9 @@ class _Seen:
         return not earlier or not error <= GROSS * magnitude(desired)
 
 
-def check_metric(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_metric(comparison: Comparison) -> CheckResult:
     """Compare metric state, named values and results of calls as long as the weights agree."""
-    comparison = Comparison(reference, distributed, tolerance)
+    reference, distributed = comparison.records
     if distributed.errors or reference.errors:
         return not_applicable(CHECK, "the run failed, see RUN")
     if not (reference.ranks and distributed.ranks):
@@ -120,6 +121,9 @@ def check_metric(reference: TrainingRecord, distributed: TrainingRecord, toleran
     unread = lone_variables(reference, distributed, (VariableKind.METRIC,))
     if unread is not None:
         return inconclusive(CHECK, unread)
+    afterwards = changed_afterwards(CHECK, comparison, (VariableKind.METRIC,)) if steps and diverged is None else None
+    if afterwards is not None:
+        return afterwards
     if not seen.compared and diverged is None and steps == 0:
         return inconclusive(CHECK, f"no steps or results that can be compared were recorded{skipped}")
     if seen.compared:

@@ -9,11 +9,11 @@ import numpy as np
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.checks.parameter_server import reads_too_early
 from pytest_ddl.equivalence.evidence.arrays import difference, same
-from pytest_ddl.equivalence.evidence.comparison import Place
+from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
 from pytest_ddl.equivalence.evidence.effective import moved
 from pytest_ddl.equivalence.evidence.gradients import calls
 from pytest_ddl.equivalence.evidence.observe import of_kind, shared_steps
-from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
+from pytest_ddl.equivalence.evidence.tolerance import Bound
 from pytest_ddl.equivalence.evidence.unmoved import unmoved
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Reason, Unjudged
 from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, no_steps, not_applicable, passed
@@ -22,8 +22,10 @@ from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, Vari
 CHECK = "MOVES"
 
 
-def check_moves(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_moves(comparison: Comparison) -> CheckResult:
     """Compare on both sides which variables changed between the first and the last step."""
+    reference, distributed = comparison.records
+    tolerance = comparison.tolerance
     if reads_too_early(distributed):
         return not_applicable(CHECK, "closures were still running when the last step was recorded, see PS")
     steps = shared_steps(reference, distributed)

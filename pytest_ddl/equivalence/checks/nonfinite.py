@@ -10,7 +10,7 @@ import numpy as np
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, same
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
 from pytest_ddl.equivalence.evidence.observe import component_updates, is_loss_scale, of_kind, read_locally
-from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
+from pytest_ddl.equivalence.evidence.tolerance import Bound
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import failed, finding_at, not_applicable, not_observed, passed
 from pytest_ddl.notes import NoteKind
@@ -24,9 +24,9 @@ _ALIKE = Bound(0.0, "replicas must decide alike")
 _EXACT = Bound(0.0, "a loss scale changes by exact factors")
 
 
-def check_nonfinite(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_nonfinite(comparison: Comparison) -> CheckResult:
     """Judge the steps in which the gradients of a replica and of one device are not finite."""
-    comparison = Comparison(reference, distributed, tolerance)
+    reference, distributed = comparison.records
     if distributed.num_replicas < 2:
         return not_applicable(CHECK, "there is one replica")
     if not any(step.gradients for rank in distributed.ranks for step in rank.steps):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.diagnosis.afterwards import CAUSE as CHANGED_AFTERWARDS
+from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
 from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up
 from pytest_ddl.equivalence.diagnosis.case import Case
 from pytest_ddl.equivalence.diagnosis.diagnose import diagnose
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
 from pytest_ddl.equivalence.evidence.effective import settings_of
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.evidence.used_rate import outdated
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import (
@@ -24,7 +25,7 @@ from pytest_ddl.equivalence.outcomes import (
     unmatched,
     wide,
 )
-from pytest_ddl.records import TrainingRecord, VariableKind
+from pytest_ddl.records import VariableKind
 
 CHECK = "OPT-STATE"
 
@@ -36,9 +37,9 @@ _CAUSES = {
 _STARTED_ANEW = "resume-lost-state"
 
 
-def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_optimizer_state(comparison: Comparison) -> CheckResult:
     """Compare the optimizer's variables up to the first step in which one of them, or a weight, differs."""
-    comparison = Comparison(reference, distributed, tolerance)
+    reference, distributed = comparison.records
     steps = comparison.steps
     if steps == 0:
         return no_steps(CHECK, distributed, reference)
@@ -62,7 +63,7 @@ def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord
             findings.append(_slot(comparison, found.first[0], found.step == diverged))
         elif found.first:
             findings.append(_counter(comparison, found.first[0], kind))
-    findings = findings or _outdated_rate(comparison)
+    findings = findings or _outdated_rate(comparison) or _changed_settings(comparison)
     if findings:
         return failed(CHECK, findings)
     if reasons:
@@ -70,6 +71,9 @@ def check_optimizer_state(reference: TrainingRecord, distributed: TrainingRecord
     unread = lone_variables(reference, distributed, _KINDS)
     if unread is not None:
         return inconclusive(CHECK, unread)
+    afterwards = None if diverged else changed_afterwards(CHECK, comparison, _KINDS)
+    if afterwards is not None:
+        return afterwards
     if compared == 0:
         return not_applicable(CHECK, "no optimizer was watched, or it has no state", "run.watch(optimizer=...)")
     return passed(CHECK, f"{compared} components of slots and counters, up to step {last}")
@@ -102,6 +106,31 @@ def _outdated_rate(comparison: Comparison) -> list[Finding]:
                     evidence=evidence,
                 )
             ]
+    return []
+
+
+def _changed_settings(comparison: Comparison) -> list[Finding]:
+    """Find a setting that the programs change while they run, and that differs when they end."""
+    reference, distributed = comparison.records
+    for rank in distributed.ranks if not (reference.errors or distributed.errors) else ():
+        for ours, theirs in zip(reference.ranks[0].optimizers, rank.optimizers, strict=False):
+            for name in (*ours.changed, *theirs.changed):
+                desired, actual = ({**one.settings, **one.changed}.get(name) for one in (ours, theirs))
+                if actual != desired:
+                    message = f"{name} of {theirs.type} is {actual} when the program ends, and {desired} on one device"
+                    return [
+                        Finding(
+                            CHECK,
+                            message,
+                            cause=CHANGED_AFTERWARDS,
+                            step=comparison.steps,
+                            variable=f"{theirs.type}.{name}",
+                            worker=rank.rank,
+                            fix=fix_of(CHANGED_AFTERWARDS),
+                            observed=str(actual),
+                            expected=str(desired),
+                        )
+                    ]
     return []
 
 

@@ -12,7 +12,6 @@ from pytest_ddl.equivalence.diagnosis.summed_updates import all_steps, lost_from
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, is_numeric, show
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, built_late, is_asynchronous, is_seed, of_kind, unwatched
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
 from pytest_ddl.notes import NoteKind
@@ -50,9 +49,9 @@ def schedules_itself(record: TrainingRecord) -> bool:
     return any(rank.facts.get("own_schedule") for rank in record.ranks)
 
 
-def check_parameter_server(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_parameter_server(comparison: Comparison) -> CheckResult:
     """Count the updates by the variables that grow equally in every step of one device."""
-    comparison = Comparison(reference, distributed, tolerance)
+    reference, distributed = comparison.records
     if not is_asynchronous(distributed):
         return not_applicable(CHECK, "no steps ran concurrently")
     if distributed.errors or reference.errors:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import of_kind
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Symptom
 from pytest_ddl.equivalence.outcomes import failed, no_steps, not_applicable, passed
 from pytest_ddl.records import CollectiveRecord, GraphRecord, RankRecord, TrainingRecord, VariableKind
@@ -20,8 +20,9 @@ SEVERAL = 3
 """Minimum number of variables for which separate reductions count."""
 
 
-def check_performance(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_performance(comparison: Comparison) -> CheckResult:
     """Judge counts, never times."""
+    distributed = comparison.distributed
     if distributed.num_replicas < 2:
         return not_applicable(CHECK, "there is one replica")
     if distributed.errors:

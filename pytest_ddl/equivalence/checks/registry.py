@@ -7,7 +7,7 @@ records and may be used without this registry.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_ddl.equivalence.checks.accumulation import check_accumulation
 from pytest_ddl.equivalence.checks.batch import check_batch
@@ -35,13 +35,10 @@ from pytest_ddl.equivalence.checks.state import check_state
 from pytest_ddl.equivalence.checks.step_equality import check_step_equality
 from pytest_ddl.equivalence.checks.uneven import check_uneven
 from pytest_ddl.equivalence.checks.write import check_write
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.findings import CheckResult
 from pytest_ddl.equivalence.roles import NO_ROLE, Role, Roles
 from pytest_ddl.messages import did_you_mean
-from pytest_ddl.records import TrainingRecord
-
-CheckFunction = Callable[[TrainingRecord, TrainingRecord, Tolerance], CheckResult]
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,8 @@ class Check:
     """Check with its name, its assertion, and the data that it needs in a record."""
 
     name: str
-    function: CheckFunction
+    function: Callable[..., CheckResult]
+    """Function of a :class:`Comparison`. In a plugin: of the reference, of the distributed run, and of their bounds."""
     title: str
     needs: str
     role: Role = NO_ROLE
@@ -172,6 +170,17 @@ CHECKS: tuple[Check, ...] = (
 )
 """Checks in the order in which their findings explain each other."""
 ROLES = Roles((check.name, check.role) for check in CHECKS)
+
+
+def adapted(check: Check) -> Check:
+    """Return a check of a plugin, whose function takes both records and the bounds, in the form of :data:`CHECKS`."""
+    if any(check.function is own.function for own in CHECKS):
+        return check
+
+    def compared(comparison: Comparison) -> CheckResult:
+        return check.function(*comparison.records, comparison.tolerance)
+
+    return replace(check, function=compared)
 
 
 def select(names: Collection[str] | None, known: Sequence[Check] = CHECKS) -> list[Check]:

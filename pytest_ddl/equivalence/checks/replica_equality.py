@@ -13,10 +13,10 @@ from pytest_ddl.equivalence.evidence.arrays import difference, same
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
 from pytest_ddl.equivalence.evidence.observe import is_loss_scale, read_locally
 from pytest_ddl.equivalence.evidence.owners import owner_of
-from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
+from pytest_ddl.equivalence.evidence.tolerance import Bound
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
 from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, not_applicable, passed
-from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import Array, RankRecord, VariableKind, VariableRecord
 
 CHECK = "REPLICA-EQ"
 
@@ -29,14 +29,14 @@ class _Drift:
     across_workers: bool
 
 
-def check_replica_equality(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_replica_equality(comparison: Comparison) -> CheckResult:
     """Compare the components of every variable with each other. Only the diagnosis uses the reference."""
+    distributed = comparison.distributed
     watched = [variable for variable in distributed.variables if not read_locally(variable)]
     if not watched and distributed.errors:
         return inconclusive(CHECK, "the run ended before values of variables were recorded: see RUN", follows=True)
     if not watched:
         return inconclusive(CHECK, "no variable was watched: call run.watch(model=..., optimizer=...)", in_program=True)
-    comparison = Comparison(reference, distributed, tolerance)
     compared, findings = 0, []
     # State that is declared to differ must hide neither weights that drift later nor the state of something else. So
     # each group has its own first step.

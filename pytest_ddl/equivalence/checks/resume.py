@@ -10,6 +10,7 @@ import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.arrays import difference, same
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.coverage import contents_by_step
 from pytest_ddl.equivalence.evidence.observe import is_seed, read_locally, shared_steps
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
@@ -38,8 +39,10 @@ class _Loss:
         return difference(self.found, self.saved).error
 
 
-def check_resume(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_resume(comparison: Comparison) -> CheckResult:
     """Compare the values with which training continued, bit for bit, with those before the interruption."""
+    reference, distributed = comparison.records
+    tolerance = comparison.tolerance
     steps = [step for rank in distributed.ranks for step in rank.resumed]
     if not steps:
         return not_applicable(CHECK, "the program does not interrupt itself with run.restart()", "run.restart()")

@@ -12,7 +12,7 @@ from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.checks.liveness import blocked_by_collectives
 from pytest_ddl.equivalence.diagnosis.limitations import SYMBOLIC_BUILD, is_of_symbolic_build, known_limitation
 from pytest_ddl.equivalence.diagnosis.mistakes import known_mistake
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.without_a_step import without_a_step
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Symptom
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, passed
@@ -30,12 +30,9 @@ _CONSEQUENCE = re.compile(
 )
 
 
-def check_run(
-    reference: TrainingRecord,
-    distributed: TrainingRecord,
-    tolerance: Tolerance,
-) -> CheckResult:
+def check_run(comparison: Comparison) -> CheckResult:
     """Report the exception, death or deadline that came first, and ranks that left no record."""
+    reference, distributed = comparison.records
     if reference.errors:
         return _reference_failed(reference, distributed)
     if distributed.errors and reference.refused is not None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, sizes
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, no_steps, not_applicable, passed
 from pytest_ddl.records import DrawRecord, TrainingRecord
@@ -50,8 +50,9 @@ class _Repeat:
     """True if the repeat comes from the global seed, which the plugin sets to the same value on all workers."""
 
 
-def check_seed(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_seed(comparison: Comparison) -> CheckResult:
     """Compare draws that have a row per example. Draws per weight or feature may be shared on purpose."""
+    reference, distributed = comparison.records
     if not distributed.num_steps:
         return no_steps(CHECK, distributed)
     if RANDOM in distributed.neutralized:

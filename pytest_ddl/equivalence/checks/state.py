@@ -22,7 +22,7 @@ from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_loss_scale, is_seed, of_kind
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
 from pytest_ddl.equivalence.evidence.owners import owner_of
-from pytest_ddl.equivalence.evidence.tolerance import Decision, Tolerance
+from pytest_ddl.equivalence.evidence.tolerance import Decision
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import (
     failed,
@@ -40,9 +40,9 @@ CHECK = "STATE-EQ"
 SCALE = "loss-scale-not-synchronised"
 
 
-def check_state(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_state(comparison: Comparison) -> CheckResult:
     """Compare the state besides weights that a step may change: statistics, averages, counters, program buffers."""
-    comparison = Comparison(reference, distributed, tolerance)
+    reference, distributed = comparison.records
     structure = unmatched(CHECK, reference, distributed, (VariableKind.STATE,), "state-not-aggregated")
     if structure:
         return failed(CHECK, structure)

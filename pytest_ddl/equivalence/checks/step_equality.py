@@ -13,7 +13,6 @@ from pytest_ddl.equivalence.evidence.comparison import Comparison, Differences, 
 from pytest_ddl.equivalence.evidence.hidden_scale import Certainty, HiddenScale, hidden_scale
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, of_kind, unwatched
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, no_steps, passed, wide
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
@@ -22,9 +21,9 @@ CHECK = "STEP-EQ"
 _TOO_LARGE, _TOO_SMALL = "gradient-scaled-by-replica-count", "gradient-scaled-by-inverse-replica-count"
 
 
-def check_step_equality(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_step_equality(comparison: Comparison) -> CheckResult:
     """Compare trainable and frozen variables, from the initial weights to the last shared step."""
-    comparison = Comparison(reference, distributed, tolerance)
+    reference, distributed = comparison.records
     structure = _structure(reference, distributed)
     if reference.errors and not of_kind(reference, *WEIGHTS) and of_kind(distributed, *WEIGHTS):
         reason = "the run on one device failed before it watched a weight: see RUN"

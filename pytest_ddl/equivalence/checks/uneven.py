@@ -5,18 +5,16 @@ from __future__ import annotations
 from pytest_ddl.equivalence.checks.step_equality import explain
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import is_uneven, sizes
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, not_observed, passed
 from pytest_ddl.notes import NoteKind
-from pytest_ddl.records import TrainingRecord
 
 CHECK = "UNEVEN-EQ"
 
 
-def check_uneven(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_uneven(comparison: Comparison) -> CheckResult:
     """Judge only the steps in which replicas had different numbers of examples, or none."""
-    comparison = Comparison(reference, distributed, tolerance)
+    reference, distributed = comparison.records
     steps = comparison.steps
     if steps == 0:
         return no_steps(CHECK, distributed, reference)

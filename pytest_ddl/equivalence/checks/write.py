@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pytest_ddl.equivalence.causes import fix_of
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Symptom
 from pytest_ddl.equivalence.outcomes import failed, not_applicable, passed
 from pytest_ddl.records import TrainingRecord, WriteRecord
@@ -16,8 +16,9 @@ _INCOMPLETE = ("stopped", "stuck", "died", "deadline")
 _FILES = re.compile(r"NotFound|DataLoss|FileExists|BadZipFile|OSError|BlockingIOError|FailedPrecondition|Unknown")
 
 
-def check_write(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def check_write(comparison: Comparison) -> CheckResult:
     """Compare the paths that the ranks wrote. Appending to one log counts, because lines and positions mix."""
+    distributed = comparison.distributed
     ranks = distributed.ranks
     if len(ranks) < 2:
         return not_applicable(CHECK, "one process writes all files")

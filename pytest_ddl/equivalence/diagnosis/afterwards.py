@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.diagnosis.state_updates import is_read_on_demand, readings
 from pytest_ddl.equivalence.evidence.arrays import difference, magnitude
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.observe import of_kind, read_locally
+from pytest_ddl.equivalence.evidence.metric_state import combined, counted_by_replica
+from pytest_ddl.equivalence.evidence.observe import is_seed
+from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive
-from pytest_ddl.records import VariableKind
+from pytest_ddl.records import Array, TrainingRecord, VariableKind, VariableRecord
 
 CAUSE = "changed-after-last-step"
-_VALUES = (VariableKind.TRAINABLE, VariableKind.FROZEN, VariableKind.STATE, VariableKind.SLOT)
-"""Kinds of variables from which a program may compute its final weights.
+_CAUSES = {VariableKind.METRIC: "metric-wrong"}
+"""Causes of the kinds that a program changes by an evaluation."""
+_COUNTERS = (VariableKind.ITERATIONS, VariableKind.LEARNING_RATE, VariableKind.METRIC)
+"""Kinds of variables from which no program computes its final weights.
 
-Counters are left out, because almost every step that is cut off has increased them.
+Almost every step that is cut off has increased the count of updates, from which a schedule computes the rate.
 """
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Final value of a variable that one of the programs changed after its loop."""
+
+    variable: VariableRecord
+    """The variable of one device."""
+    error: float
+    """Largest difference from one device."""
+    bound: Bound
+    growth: float
+    """Factor on the bound, because the program may have multiplied the values since its last step."""
+    rank: int
+
+    @property
+    def decision(self) -> Decision:
+        return self.bound.judge(self.error / self.growth)
 
 
 def changed_afterwards(check: str, comparison: Comparison, kinds: Sequence[VariableKind]) -> CheckResult | None:
@@ -26,56 +50,105 @@ def changed_afterwards(check: str, comparison: Comparison, kinds: Sequence[Varia
     A step that finds the end of its data may have run in part, and differently in each run. The check decides nothing
     about values that the program computes from such a step.
     """
-    found = _first_difference(check, comparison, kinds)
+    wrong = (ending for ending in endings(comparison, kinds) if ending.decision is Decision.BEYOND)
+    found = next(wrong, None)
     if found is None:
         tasks = [rank.task for rank in comparison.distributed.ranks if rank.final is None]
         ended = all(rank.final is not None for rank in comparison.reference.ranks)
         if tasks and ended and not comparison.distributed.errors:
             return inconclusive(check, f"the values at the end of the program were not recorded on {', '.join(tasks)}")
         return None
-    partly = {index for rank in (*comparison.reference.ranks, *comparison.distributed.ranks) for index in rank.cut_off}
-    names = [v.name for v in of_kind(comparison.reference, *_VALUES) if v.index in partly and not read_locally(v)]
+    names = _changed_in_part(comparison, found.variable)
     if not names:
-        return failed(check, [found])
+        return failed(check, [_finding(check, comparison, found)])
     return inconclusive(
         check,
-        f"{found.variable} differs from one device when the program ends, and the step in which the data ended had "
-        f"changed {', '.join(names[:3])} in part; give the dataset its length "
+        f"{found.variable.name} differs from one device when the program ends, and the step in which the data ended "
+        f"had changed {', '.join(names[:3])} in part; give the dataset its length "
         "(tf.data.experimental.assert_cardinality), or pass steps=",
     )
 
 
-def _first_difference(check: str, comparison: Comparison, kinds: Sequence[VariableKind]) -> Finding | None:
-    reference, distributed = comparison.records
-    steps = comparison.steps
+def endings(comparison: Comparison, kinds: Sequence[VariableKind]) -> Iterator[Ending]:
+    """Yield the final values, on every replica, of the variables that either program changed after its loop.
+
+    Nothing is yielded if a rank did not end.
+    """
+    steps, reference, distributed = comparison.steps, *comparison.records
     finals = [rank.final for rank in (*reference.ranks, *distributed.ranks)]
-    known = [final for final in finals if final is not None]
-    for variable in of_kind(reference, *kinds) if len(known) == len(finals) else ():
-        last = reference.value(variable.index, steps)
-        changed = any(variable.index in final for final in known)
-        if last is None or not changed or read_locally(variable):
+    changed = {index for final in finals if final is not None for index in final}
+    if not changed or None in finals or reference.num_steps != distributed.num_steps:
+        return
+    ended = Comparison(_ended(reference), _ended(distributed), comparison.tolerance)
+    alike = counted_by_replica(ended, steps)
+    for theirs in distributed.variables:
+        ours = reference.variables[theirs.index] if theirs.index < len(reference.variables) else None
+        if ours is None or ours.kind is not theirs.kind or ours.index not in changed - alike or ours.kind not in kinds:
             continue
-        ours = known[0].get(variable.index, (last,))[0]
-        # Use the bound of the last step, scaled up because the program may have multiplied the values since.
-        grown = max(1.0, magnitude(ours) / magnitude(last)) if magnitude(last) else 1.0
-        bound = comparison.tolerance.variable(variable.index, steps)
-        for rank in distributed.ranks:
-            after = (rank.final or {}).get(variable.index, rank.steps[steps - 1].snapshot.get(variable.index, ()))
-            for value in after:
-                error = difference(value, ours).error
-                if error > grown * bound.value:
-                    return Finding(
-                        check=check,
-                        message=f"{variable.name} differs from one device when the program ends, but did not after "
-                        f"step {steps}: it was changed after the last recorded step",
-                        cause=CAUSE,
-                        step=steps,
-                        variable=variable.name,
-                        worker=rank.rank,
-                        error=error,
-                        tolerance=grown * bound.value,
-                        fix=fix_of(CAUSE),
-                        origin=bound.origin,
-                        a_priori=bound.a_priori,
-                    )
-    return None
+        last, desired = reference.value(ours.index, steps), ended.reference.value(ours.index, steps)
+        if last is None or desired is None:
+            continue
+        if magnitude(last) and ours.kind is not VariableKind.METRIC:
+            bound, growth = comparison.tolerance.variable(ours.index, steps), magnitude(desired) / magnitude(last)
+        else:  # The value was computed anew, so that its steps say nothing about its size.
+            runs = [_ended(run) for run in comparison.tolerance.perturbed if run.num_steps == steps]
+            values = [value for run in runs if (value := run.value(ours.index, steps)) is not None]
+            bound, growth = comparison.tolerance.result(desired, values), 1.0
+        # Joining the components of a variable that is read on demand rounds once more.
+        growth = max(1.0, growth) * (2.0 if is_read_on_demand(theirs) else 1.0)
+        for rank, actual in as_read(ended.distributed, theirs, steps):
+            yield Ending(ours, difference(actual, desired).error, bound, growth, rank)
+
+
+def as_read(record: TrainingRecord, variable: VariableRecord, step: int) -> list[tuple[int, Array]]:
+    """Return the values of a variable as the program reads them, each with its rank.
+
+    There are none for a state that no program reads as one value.
+    """
+    if variable.kind is VariableKind.STATE and is_seed(variable):
+        return []  # the numbers drawn from it are judged instead
+    if variable.kind is VariableKind.METRIC:
+        value = combined(record, variable, step)
+        return [] if value is None else [(record.ranks[0].rank, value)]
+    return [(rank, value) for rank, _replica, value in readings(record, variable, step)]
+
+
+def _ended(record: TrainingRecord) -> TrainingRecord:
+    """Return a record whose last step ends with the values that the program ended with."""
+    ranks = [
+        replace(rank, steps=(*rank.steps[:-1], replace(last, snapshot={**last.snapshot, **(rank.final or {})})))
+        for rank in record.ranks
+        for last in rank.steps[-1:]
+    ]
+    return replace(record, ranks=tuple(ranks))
+
+
+def _changed_in_part(comparison: Comparison, differing: VariableRecord) -> list[str]:
+    """Return the names of the variables that a step changed in part, and on which a final value may depend."""
+    partly = {index for rank in (*comparison.reference.ranks, *comparison.distributed.ranks) for index in rank.cut_off}
+    return [
+        variable.name
+        for variable in comparison.reference.variables
+        if variable.index in partly
+        and (variable.kind not in _COUNTERS or differing.kind in _COUNTERS)
+        and not (is_read_on_demand(variable) or is_seed(variable))
+    ]
+
+
+def _finding(check: str, comparison: Comparison, found: Ending) -> Finding:
+    cause = _CAUSES.get(found.variable.kind, CAUSE)
+    name, steps = found.variable.name, comparison.steps
+    return Finding(
+        check=check,
+        message=f"{name} differs from one device when the program ends, but did not after step {steps}: it was changed "
+        "after the last recorded step",
+        cause=cause,
+        step=steps,
+        variable=name,
+        worker=found.rank,
+        error=found.error,
+        tolerance=found.growth * found.bound.value,
+        fix=fix_of(cause),
+        origin=found.bound.origin,
+        a_priori=found.bound.a_priori,
+    )

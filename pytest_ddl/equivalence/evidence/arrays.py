@@ -5,8 +5,11 @@ NaN equals NaN here, and an infinity equals itself. The checks decide whether a 
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,15 +33,21 @@ class Difference:
 
 def is_numeric(value: Array) -> bool:
     """Return whether differences of the values have a meaning (they have none for strings and objects)."""
-    return bool(np.issubdtype(value.dtype, np.number) or value.dtype == np.bool_)
+    return _is_a(value.dtype, np.number) or value.dtype == np.bool_
+
+
+@functools.cache
+def _is_a(dtype: np.dtype[Any], kind: type[np.generic]) -> bool:
+    """Return whether a dtype is of a kind. A judgement asks this of every value, and there are few dtypes."""
+    return bool(np.issubdtype(dtype, kind))
 
 
 def same(left: Array, right: Array) -> bool:
     """Return whether two arrays agree bit for bit. NaN counts as equal to NaN."""
     if left.shape != right.shape:
         return False
-    floating = np.issubdtype(left.dtype, np.inexact) and np.issubdtype(right.dtype, np.inexact)
-    return bool(np.array_equal(left, right, equal_nan=bool(floating)))
+    floating = _is_a(left.dtype, np.inexact) and _is_a(right.dtype, np.inexact)
+    return bool(np.array_equal(left, right, equal_nan=floating))
 
 
 def difference(actual: Array, desired: Array) -> Difference:
@@ -51,11 +60,12 @@ def difference(actual: Array, desired: Array) -> Difference:
         unequal = np.asarray(actual != desired)
         distance = np.where(unequal, np.inf, 0.0)
     else:
-        left, right = actual.astype(np.float64), desired.astype(np.float64)
+        left, right = actual.astype(np.float64, copy=False), desired.astype(np.float64, copy=False)
         with np.errstate(invalid="ignore", over="ignore"):
             distance = np.abs(left - right)
-        agree = (left == right) | (np.isnan(left) & np.isnan(right))
-        distance = np.where(agree, 0.0, np.where(np.isnan(distance), np.inf, distance))
+        if not np.isfinite(distance).all():
+            agree = (left == right) | (np.isnan(left) & np.isnan(right))
+            distance = np.where(agree, 0.0, np.where(np.isnan(distance), np.inf, distance))
     place = np.unravel_index(int(np.argmax(distance)), distance.shape)
     return Difference(
         error=float(distance[place]),
@@ -79,13 +89,14 @@ def magnitude(value: Array | None) -> float:
     """Return the largest finite absolute value, or 0 if there is none."""
     if value is None or value.size == 0 or not is_numeric(value):
         return 0.0
-    absolute = np.abs(value.astype(np.float64))
-    return float(np.max(absolute, initial=0.0, where=np.isfinite(absolute)))
+    absolute = np.abs(value.astype(np.float64, copy=False))
+    largest = float(absolute.max())
+    return largest if math.isfinite(largest) else float(np.max(absolute, initial=0.0, where=np.isfinite(absolute)))
 
 
 def all_finite(value: Array) -> bool:
     """Return whether an array holds no NaN and no infinity."""
-    return not np.issubdtype(value.dtype, np.inexact) or bool(np.all(np.isfinite(value.astype(np.float64))))
+    return not _is_a(value.dtype, np.inexact) or bool(np.isfinite(value.astype(np.float64, copy=False)).all())
 
 
 def norm(value: Float) -> float:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary, ref
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -56,15 +55,6 @@ class Differences:
         return self.first[0].step if self.first else None
 
 
-_Kept = dict[tuple[tuple[VariableKind, ...], int, int], Differences]
-_KEPT: WeakKeyDictionary[Tolerance, tuple[ref[TrainingRecord], ref[TrainingRecord], _Kept]] = WeakKeyDictionary()
-"""For each tolerance, the two records that were compared last with it, and their differences.
-
-Each check makes a :class:`Comparison` of its own from the same records, and seven checks need the differences of the
-weights. Comparing them again for each would take most of the time of a verdict without findings.
-"""
-
-
 @dataclass(frozen=True)
 class Comparison:
     """Records of the distributed run and of one device, with the bounds within which rounding may move their values."""
@@ -72,6 +62,11 @@ class Comparison:
     reference: TrainingRecord
     distributed: TrainingRecord
     tolerance: Tolerance
+    _kept: dict[tuple[tuple[VariableKind, ...], int, int], Differences] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Differences that were computed. Seven checks need those of the weights, which take most of the time of a verdict.
+    """
 
     @property
     def records(self) -> tuple[TrainingRecord, TrainingRecord]:
@@ -87,14 +82,10 @@ class Comparison:
         self, kinds: tuple[VariableKind, ...] = WEIGHTS, first_step: int = 0, last_step: int | None = None
     ) -> Differences:
         """Compare every component of the variables of some kinds, step by step, up to the first difference."""
-        ours, theirs, kept = _KEPT.get(self.tolerance, (None, None, _Kept()))
-        if ours is None or theirs is None or ours() is not self.reference or theirs() is not self.distributed:
-            kept = {}
-            _KEPT[self.tolerance] = ref(self.reference), ref(self.distributed), kept
         key = (kinds, first_step, self.steps if last_step is None else last_step)
-        if key not in kept:
-            kept[key] = self._compare(*key)
-        return kept[key]
+        if key not in self._kept:
+            self._kept[key] = self._compare(*key)
+        return self._kept[key]
 
     def _compare(self, kinds: tuple[VariableKind, ...], first_step: int, last_step: int) -> Differences:
         compared = 0

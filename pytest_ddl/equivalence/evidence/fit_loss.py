@@ -9,9 +9,7 @@ import numpy as np
 
 from pytest_ddl.equivalence.evidence.metric_state import Mean, combined, components, growth, means
 from pytest_ddl.records import TrainingRecord
-
-RUNNING_MEAN = "loss (running mean)"
-"""Name under which the loss of fit is recorded in addition, see ``pytest_ddl.training.fitting``."""
+from pytest_ddl.training.values import RUNNING_MEAN as RUNNING_MEAN
 
 
 @dataclass(frozen=True)

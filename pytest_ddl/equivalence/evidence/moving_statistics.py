@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from pytest_ddl.equivalence.evidence.arrays import Float, difference
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import of_kind, sizes
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.records import LayerRecord, TrainingRecord, VariableKind, VariableRecord
@@ -20,12 +21,13 @@ def is_moving_statistic(record: TrainingRecord, name: str) -> bool:
     return last in (_MEAN, _VARIANCE) and bool(path) and path[-1] in {layer.name for layer in _plain(record)}
 
 
-def are_of_replicas(reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance, step: int) -> bool:
+def are_of_replicas(comparison: Comparison, step: int) -> bool:
     """Return whether every replica's moving statistics after a step are those that its own examples give.
 
     Runs of one device on only these examples show it for all layers. Without such runs, the replicas' statistics must
     give those of one device together, which holds only for layers that get equal inputs in both runs.
     """
+    (reference, distributed), tolerance = comparison.records, comparison.tolerance
     layers = _statistics(distributed)
     parts = tolerance.slices_at(step).replicas
     if not layers or step > min(reference.num_steps, distributed.num_steps):

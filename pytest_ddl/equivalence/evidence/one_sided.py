@@ -47,11 +47,13 @@ def lone_values(reference: TrainingRecord, distributed: TrainingRecord, last: in
 
     ours = values(reference.ranks[0])
     places = _unpaired(ours, [(rank.task, values(rank)) for rank in distributed.ranks])
-    return [
-        f"{name} ({where})"
-        for name, where in places.items()
-        if name in ours or not (_OF_ONE_PLACE.search(name) or _OF_A_TUPLE.match(name))
-    ]
+    return [f"{name} ({where})" for name, where in places.items() if name in ours or not is_of_one_place(name)]
+
+
+def is_of_one_place(name: str) -> bool:
+    """Return whether the name of a value says that it belongs to one replica or rank; ``#2`` only counts values."""
+    own = name.partition("#")[0]
+    return bool(_OF_ONE_PLACE.search(own) or _OF_A_TUPLE.fullmatch(own))
 
 
 def lone_results(reference: TrainingRecord, distributed: TrainingRecord, last: int) -> list[str]:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from packaging.specifiers import SpecifierSet
 
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.findings import Finding
-from pytest_ddl.records import TrainingRecord
 
-Recognize = Callable[[Finding, TrainingRecord, TrainingRecord, Tolerance], bool]
-"""Function of a finding, the reference, the distributed run and the bounds: whether only the framework caused it."""
+Recognize = Callable[[Finding, Comparison], bool]
+"""Function of a finding and both runs: whether only the framework caused it."""
 
 
 @dataclass(frozen=True)

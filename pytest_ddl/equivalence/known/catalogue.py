@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pytest_ddl.equivalence.diagnosis import limitations as limits
 from pytest_ddl.equivalence.diagnosis.limitations import Limitation
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.known.behavior import KnownBehavior
 from pytest_ddl.equivalence.known.limits import is_limit
@@ -14,7 +14,6 @@ from pytest_ddl.equivalence.known.random_streams import is_seed_generator
 from pytest_ddl.equivalence.known.replica_statistics import is_of_replicas
 from pytest_ddl.equivalence.known.shared_metrics import is_summed_again
 from pytest_ddl.equivalence.known.sparse_squares import is_squares_of_parts
-from pytest_ddl.records import TrainingRecord
 
 _KERAS_3 = ">=3.0,<3.16"
 """Versions in which a recomputation shows the behavior. A newer Keras is not assumed to behave alike."""
@@ -152,14 +151,13 @@ KNOWN: Mapping[str, KnownBehavior] = {entry.id: entry for entry in _ENTRIES}
 """All known behaviors by id, in the order of the documentation."""
 
 
-def recognized(
-    finding: Finding, reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
-) -> str | None:
+def recognized(finding: Finding, comparison: Comparison) -> str | None:
     """Return the id of the known behavior that explains a finding by itself, or ``None``."""
+    distributed = comparison.distributed
     strategy = distributed.strategy.partition("[")[0]
     versions = next((rank.versions for rank in distributed.ranks if rank.versions), {})
     for entry in KNOWN.values():
         fits = finding.cause in entry.causes and entry.applies(strategy, versions)
-        if fits and entry.recognize(finding, reference, distributed, tolerance):
+        if fits and entry.recognize(finding, comparison):
             return entry.id
     return None

@@ -14,7 +14,6 @@ from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.metric_state import combined, grown, growth, means, pairs
 from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.results import Returned, returned
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.records import TrainingRecord
 
@@ -22,9 +21,7 @@ _CLOSE = {"float64": 1e-9, "float32": 1e-3}
 """Dtype -> relative error of a state that was multiplied in every step. A defect changes it by much more."""
 
 
-def is_summed_again(
-    finding: Finding, reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
-) -> bool:
+def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
     """Return whether all state of metrics grows as if it was summed again, and gives the value that was found.
 
     An evaluation is recomputed from the metrics of one device after each of its batches.
@@ -32,6 +29,7 @@ def is_summed_again(
     From the first step on in which weights differ, metrics differ because of the weights too. So only the steps before
     that one count, and a difference that is found later is not recognized.
     """
+    reference, distributed = comparison.records
     if finding.check not in (LOSS_EQ, METRIC_EQ) or distributed.num_replicas < 2:
         return False
     evaluated = _of_evaluations(finding, distributed)
@@ -41,7 +39,7 @@ def is_summed_again(
     if not finding.step:
         return False
     watched = pairs(reference, distributed)
-    wrong = Comparison(reference, distributed, tolerance).differences().step
+    wrong = comparison.differences().step
     last = shared_steps(reference, distributed) if wrong is None else wrong - 1
     if finding.step > last:
         return False

@@ -13,6 +13,7 @@ import numpy as np
 from pytest_ddl.equivalence.checks.optimizer_state import CHECK as OPT_STATE
 from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.evidence.arrays import Float, difference, magnitude
+from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.effective import rate_of, settings_of
 from pytest_ddl.equivalence.evidence.gradients import by_replica
 from pytest_ddl.equivalence.evidence.observe import of_kind
@@ -28,10 +29,10 @@ _ROUNDINGS = 1e3
 """Number of roundings in one update, at most. A defect is many orders of magnitude larger."""
 
 
-def is_squares_of_parts(
-    finding: Finding, reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance
-) -> bool:
+def is_squares_of_parts(finding: Finding, comparison: Comparison) -> bool:
     """Return whether all weights and slots that differ in a step are those that sums of squares give."""
+    reference, distributed = comparison.records
+    tolerance = comparison.tolerance
     step = finding.step
     kind, settings = settings_of(distributed)
     if finding.check not in (STEP_EQ, OPT_STATE) or finding.cause not in CAUSES or not step or kind not in _DECAY:

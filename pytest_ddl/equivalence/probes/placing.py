@@ -9,6 +9,7 @@ from dataclasses import replace
 from pytest_ddl.records import BatchRecord, DrawRecord, TrainingRecord
 from pytest_ddl.training.observers.draws import HASHED
 from pytest_ddl.training.places import Block, Placement, Places, Rows, Shared, Spans, Unplaced
+from pytest_ddl.training.replaced_draws import SHUFFLES
 
 Shape = tuple[int, ...]
 UNKNOWN = -1
@@ -39,7 +40,9 @@ def unplaced(places: Places, *records: TrainingRecord) -> list[str]:
     for record in records:
         for number, step, draw in _draws(record):
             placement = places.draws.get(draw.position, Unplaced())
-            if isinstance(placement, Unplaced) and draw.size > 1:
+            # Rows change places only if each belongs to one example of the whole batch.
+            kept = draw.op in SHUFFLES and placement not in (Rows(0), Shared())
+            if draw.size > 1 and (kept or isinstance(placement, Unplaced)):
                 found.setdefault(f"{draw.op} {draw.shape}")
             if isinstance(placement, Rows):
                 own = _size(record, step, number) * placement.each

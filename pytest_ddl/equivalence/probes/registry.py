@@ -14,7 +14,7 @@ from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.replica_equality import CHECK as REPLICA_EQ
 from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.checks.uneven import CHECK as UNEVEN
-from pytest_ddl.equivalence.probes import follow, growth, neutralized, nonfinite, one_by_one, stale
+from pytest_ddl.equivalence.probes import apart, follow, growth, neutralized, nonfinite, one_by_one, stale
 from pytest_ddl.equivalence.probes.repeating import CompareOnce as CompareOnce
 from pytest_ddl.equivalence.probes.repeating import timed
 from pytest_ddl.equivalence.report import Report
@@ -56,6 +56,7 @@ def probe_uneven(report: Report, settings: RunSettings, compare_once: CompareOnc
 PROBES: tuple[Probe, ...] = (
     # This probe comes first, because what it switches off stays off for the others.
     Probe(STEP_EQ, neutralized.wanted, neutralized.probe),
+    Probe(apart.CHECK, apart.wanted, apart.probe),
     Probe(STEP_EQ, follow.wanted, follow.probe),
     Probe(STEP_EQ, stale.wanted, stale.probe),
     Probe(one_by_one.CHECK, one_by_one.wanted, one_by_one.probe),

@@ -7,23 +7,20 @@ is tried first. Rounding noise is measured only if it could change the verdict.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_ddl.equivalence.checks.registry import CHECKS, Check
 from pytest_ddl.equivalence.checks.run import place_of
 from pytest_ddl.equivalence.evidence.arithmetic import half_precision
 from pytest_ddl.equivalence.evidence.slices import Slices
-from pytest_ddl.equivalence.expectations import Expect, expectations_for
 from pytest_ddl.equivalence.findings import Reason
 from pytest_ddl.equivalence.probes.follow import states_of
 from pytest_ddl.equivalence.probes.registry import PROBES
 from pytest_ddl.equivalence.probes.repeating import timed
+from pytest_ddl.equivalence.question import Question
 from pytest_ddl.equivalence.runs.alignment import Aligned, align
-from pytest_ddl.equivalence.runs.arguments import check_arguments
-from pytest_ddl.equivalence.runs.program import Program, TrainFunction
+from pytest_ddl.equivalence.runs.program import Program
 from pytest_ddl.equivalence.runs.references import ReferenceStore
 from pytest_ddl.equivalence.runs.slices import (
     equal_parts,
@@ -47,10 +44,7 @@ from pytest_ddl.training.settings import RunSettings
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.report import Report
     from pytest_ddl.harness import Harness
-    from pytest_ddl.items.selection import DdlMark
-    from pytest_ddl.strategies.spec import StrategySpec
 
-SEED = 20_201
 NOISE_RUNS = 3
 """Number of perturbed references that measure rounding noise; see :mod:`pytest_ddl.equivalence.evidence.tolerance`."""
 
@@ -58,9 +52,8 @@ NOISE_RUNS = 3
 class Comparer:
     """Comparison of training functions with their references, on the clusters of a harness."""
 
-    def __init__(self, harness: Harness, checks: Sequence[Check] = CHECKS) -> None:
+    def __init__(self, harness: Harness) -> None:
         self._harness = harness
-        self._checks = checks
         self._references = ReferenceStore(harness)
 
     @property
@@ -68,94 +61,34 @@ class Comparer:
         """Harness whose clusters run the comparisons."""
         return self._harness
 
-    def repeated(
-        self,
-        train: TrainFunction,
-        spec: StrategySpec,
-        mark: DdlMark,
-        report: Report,
-        *,
-        global_batch_size: int | None = None,
-        steps: int | None = None,
-        precision: str = "auto",
-        expect: Expect = (),
-        strict: bool = False,
-        checks: Collection[str] | None = None,
-        timeout: float | None = None,
-        seed: int = SEED,
-        test: str = "",
-    ) -> PlainComparison:
-        """Return the comparison behind a report of :meth:`compare`, to judge further runs of the same program.
+    def asked(self, question: Question) -> PlainComparison:
+        """Return the comparison that answers a question. Its time begins now.
 
-        Its program has no deadline yet. The arguments are those of :meth:`compare`.
-        """
-        used = report.distributed.precision if report.distributed is not None else precision
-        program = Program(self._harness, self._references, train, spec, mark, test, deadline=0.0)
-        declared = expectations_for(spec, expect, self._harness.registry)
-        decide = partial(judge, expect=declared, strict=strict, checks=checks, known=self._checks, repeated=True)
-        settings = RunSettings(global_batch_size=global_batch_size, steps=steps, seed=seed, precision=used)
-        return PlainComparison(program, settings, decide)
-
-    def compare(
-        self,
-        train: TrainFunction,
-        spec: StrategySpec,
-        mark: DdlMark,
-        *,
-        global_batch_size: int | None = None,
-        steps: int | None = None,
-        precision: str = "auto",
-        expect: Expect = (),
-        strict: bool = False,
-        checks: Collection[str] | None = None,
-        timeout: float | None = None,
-        seed: int = SEED,
-        test: str = "",
-    ) -> Report:
-        """Run ``train`` on one device and under ``spec``, and judge the difference.
-
-        :param test: name of the test; references are shared only by the comparisons of one test.
-        :raises ValueError: for an argument that cannot be used, naming it.
+        :raises ArgumentError: for an argument that cannot be used, naming it.
         """
         # A wrong argument is a mistake of the caller. Report it before anything runs.
-        check_arguments(
-            self._checks,
-            self._harness.registry,
-            train=train,
-            global_batch_size=global_batch_size,
-            steps=steps,
-            precision=precision,
-            expect=expect,
-            strict=strict,
-            checks=checks,
-            timeout=timeout,
-            seed=seed,
-        )
-        declared = expectations_for(spec, expect, self._harness.registry)
-        deadline = time.monotonic() + (timeout if timeout is not None else self._harness.timeout(mark))
-        program = Program(self._harness, self._references, train, spec, mark, test, deadline)
+        question = question.checked(self._harness.registry)
+        seconds = question.timeout if question.timeout is not None else self._harness.timeout(question.mark)
+        program = Program(self._harness, self._references, question, time.monotonic() + seconds)
+        settings = RunSettings(global_batch_size=question.global_batch_size, steps=question.steps, seed=question.seed)
+        return PlainComparison(program, settings, question)
 
-        def compare_once(
-            settings: RunSettings, checks: Collection[str] | None, runs: int = 1, repeated: bool = True
-        ) -> Report:
-            decide = partial(
-                judge, expect=declared, strict=strict, checks=checks, known=self._checks, repeated=repeated
-            )
-            now = time.monotonic()
-            part = replace(program, deadline=now + (deadline - now) / runs)
-            return PlainComparison(part, settings, decide).in_precision(precision)
+    def compare(self, question: Question) -> Report:
+        """Run the training function on one device and under the strategy, and judge the difference.
 
-        settings = RunSettings(global_batch_size=global_batch_size, steps=steps, seed=seed)
-        report = compare_once(settings, checks, repeated=False)
+        :raises ArgumentError: for an argument that cannot be used, naming it.
+        """
+        plain = self.asked(question)
+        report = plain.in_precision(question.precision)
         done = report.reference.num_steps if report.reference is not None else 0
-        if steps is not None and 0 < done < steps:
-            note = f"steps={steps} was not reached: the program's loops ended after {done}"
-            report = report.noted(note)
+        if question.steps is not None and 0 < done < question.steps:
+            report = report.noted(f"steps={question.steps} was not reached: the program's loops ended after {done}")
+        names = question.checks or ()
         for probe in PROBES:
-            if report.comparable and probe.wanted(report, checks or ()):
-                again = replace(settings, neutralize=report.neutralized, places=report.places)
-                report = probe.run(report, again, compare_once)
-        return report if checks is None else require(report, checks)
+            if report.comparable and probe.wanted(report, names):
+                settings = replace(plain.base, neutralize=report.neutralized, places=report.places)
+                report = probe.run(report, settings, plain.once_more)
+        return report if question.checks is None else require(report, question.checks)
 
 
 @dataclass(frozen=True)
@@ -164,7 +97,41 @@ class PlainComparison:
 
     program: Program
     base: RunSettings
-    decide: Callable[..., Report]
+    question: Question
+    repeated: bool = False
+    """True if it repeats another comparison of the same question with other settings."""
+    decided: bool = False
+    """True if a comparison in float64 found no difference."""
+
+    def once_more(self, settings: RunSettings, checks: Collection[str] | None, runs: int = 1) -> Report:
+        """Compare again with other settings and checks. ``runs`` comparisons share the remaining time equally."""
+        now = time.monotonic()
+        part = replace(self.program, deadline=now + (self.program.deadline - now) / runs)
+        again = PlainComparison(part, settings, replace(self.question, checks=checks), repeated=True)
+        return again.in_precision(self.question.precision)
+
+    def decide(
+        self,
+        reference: TrainingRecord,
+        distributed: TrainingRecord,
+        perturbed: Sequence[TrainingRecord] = (),
+        slices: Slices | None = None,
+        again: TrainingRecord | None = None,
+    ) -> Report:
+        """Judge two runs as the question asks; see :func:`judge`."""
+        return judge(
+            reference,
+            distributed,
+            perturbed,
+            expect=self.question.declared,
+            strict=self.question.strict,
+            checks=self.question.checks,
+            known=self.question.known,
+            slices=slices,
+            decided=self.decided,
+            repeated=self.repeated,
+            again=again,
+        )
 
     def of_record(self, distributed: TrainingRecord) -> Report:
         """Compare a record that was made of several runs, in the precision of the record."""
@@ -194,7 +161,7 @@ class PlainComparison:
         if precision == "float32" and (reference.errors or _raised(distributed)):
             return self.in_precision("native")
         if precision in ("auto", "float32") and replaced_policies(reference):
-            own = replace(self, decide=partial(self.decide, decided=report.passed))
+            own = replace(self, decided=report.passed)
             return judged_in_own_precision(report, lambda: timed(report, own.in_precision("native")))
         return report
 
@@ -236,21 +203,21 @@ class PlainComparison:
 
     def judged(self, reference: TrainingRecord, distributed: TrainingRecord, settings: RunSettings) -> Report:
         """Judge two runs. Rounding noise is measured, and causes are recomputed, only if the verdict needs it."""
-        decide = self.decide
-        report = decide(reference, distributed)
+        report = self.decide(reference, distributed)
         perturbed: list[TrainingRecord] = []
+        again: TrainingRecord | None = None
         if needs_noise(report):
             ulp_of = half_precision(reference) or ""
             perturbed = [
                 self.program.reference(replace(settings, perturbation=number, ulp_of=ulp_of))
                 for number in range(1, NOISE_RUNS + 1)
             ]
-            report = decide(reference, distributed, perturbed)
+            report = self.decide(reference, distributed, perturbed)
         elif not (uneven_parts(report) or equal_parts(report)):
             return report
         if any(item.reason is Reason.NOT_REPEATED for result in report.results for item in result.unjudged):
-            decide = partial(decide, again=self.program.anew(settings))
-            report = decide(reference, distributed, perturbed)
+            again = self.program.anew(settings)
+            report = self.decide(reference, distributed, perturbed, again=again)
 
         def trained_on(
             step: int, rows: tuple[int, ...], moved: tuple[int, tuple[int, ...]] | None = None
@@ -264,19 +231,20 @@ class PlainComparison:
         rows_of_parts = equal_parts(report)
         equal = self.program.reference(replace(settings, slices=rows_of_parts)) if rows_of_parts else None
         if uneven or equal is not None:
-            report = decide(reference, distributed, perturbed, slices=Slices(0, uneven=uneven, equal=equal))
+            slices = Slices(0, uneven=uneven, equal=equal)
+            report = self.decide(reference, distributed, perturbed, slices, again)
         for step, parts in slices_to_recompute(report):
             slices = Slices(
                 step, {replica: trained_on(step, rows) for replica, rows in parts.items()}, uneven=uneven, equal=equal
             )
-            report = decide(reference, distributed, perturbed, slices=slices)
+            report = self.decide(reference, distributed, perturbed, slices, again)
             pieces = {
                 replica: tuple(trained_on(step, part) for part in own)
                 for replica, own in parts_to_recompute(report, step, parts).items()
             }
             if pieces:
                 slices = replace(slices, parts=pieces)
-                report = decide(reference, distributed, perturbed, slices=slices)
+                report = self.decide(reference, distributed, perturbed, slices, again)
             # Copies fill a batch of the usual size, in case the program cuts its batch to a multiple of a number.
             copies = sum(map(len, parts.values()))
             single = {
@@ -285,14 +253,14 @@ class PlainComparison:
             }
             if single:
                 slices = replace(slices, examples=single)
-                report = decide(reference, distributed, perturbed, slices=slices)
+                report = self.decide(reference, distributed, perturbed, slices, again)
             pairings = {
                 pairing: trained_on(step, parts[pairing.replica], (pairing.tensor, pairing.rows))
                 for pairing in pairings_to_recompute(report, step, parts)
             }
             if pairings:
                 slices = replace(slices, pairings=pairings)
-                report = decide(reference, distributed, perturbed, slices=slices)
+                report = self.decide(reference, distributed, perturbed, slices, again)
         return report.noted(*_failures("a run that measures rounding noise", perturbed))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, Fate
@@ -28,11 +28,10 @@ from pytest_ddl.training import collective_log, write_log
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
+    from pytest_ddl.equivalence.question import Question
     from pytest_ddl.harness import Harness
-    from pytest_ddl.items.selection import DdlMark
     from pytest_ddl.strategies.spec import StrategySpec
 
-TrainFunction = Callable[[Any], Any]
 Stuck = Callable[[Collection[int]], bool]
 MakeWatch = Callable[[Cluster, Stuck | None], Stuck]
 
@@ -54,20 +53,15 @@ class Program:
 
     harness: Harness
     references: ReferenceStore
-    train: TrainFunction
-    spec: StrategySpec
-    """The strategy that is compared with one device."""
-    mark: DdlMark
-    test: str
-    """Name of the test. Runs on one device are shared only by the comparisons of one test."""
+    question: Question
     deadline: float
     """End of the time for all runs, on the clock of :func:`time.monotonic`."""
 
     def reference(self, settings: RunSettings) -> TrainingRecord:
         """Run on one device, or return the record of such a run with equal settings."""
         settings = replace(settings, is_reference=True, one_by_one=False, one_worker=False)
-        spec = self.harness.registry.default("one_device")
-        key = ship.pack(self.train), settings, self.harness.device_for(spec, self.mark), self.test
+        spec, asked = self.harness.registry.default("one_device"), self.question
+        key = ship.pack(asked.train), settings, self.harness.device_for(spec, asked.mark), asked.test
         return self.references.get(key, lambda: self.anew(settings))
 
     def anew(self, settings: RunSettings) -> TrainingRecord:
@@ -88,12 +82,12 @@ class Program:
 
     def distributed(self, settings: RunSettings) -> TrainingRecord:
         """Run under the strategy."""
-        return self._run(self.spec, settings)
+        return self._run(self.question.spec, settings)
 
     def _run(self, spec: StrategySpec, settings: RunSettings) -> TrainingRecord:
         """Run the function on a cluster. Errors there become part of the record."""
         started = time.monotonic()
-        self.harness.show(f"comparing {self.spec}: {_in_words(settings)}")
+        self.harness.show(f"comparing {self.question.spec}: {_in_words(settings)}")
         if settings.one_worker and "workers" in spec.shape:
             left = {key: value for key, value in spec.shape.items() if key != HOSTS}
             spec = replace(spec, shape={**left, "workers": 1})
@@ -158,8 +152,8 @@ class Program:
         :param environ: additional environment variables of its processes. It is then for this attempt only, too.
         :param watch: function that makes the callback ``stuck`` of :meth:`Cluster.ask` for the cluster.
         """
-        job = ship.pack(run_training, (self.train, settings))
-        with self.harness.cluster(spec, self.mark, fresh=fresh, environ=environ) as cluster:
+        job = ship.pack(run_training, (self.question.train, settings))
+        with self.harness.cluster(spec, self.question.mark, fresh=fresh, environ=environ) as cluster:
             several = cluster.num_ranks > 1
             stuck: Stuck | None = None
             if several:

@@ -74,7 +74,8 @@ def judge(
         parts, repeat = slices and slices.each(cut), again and cut(again)
         bounds = Tolerance(ours, [cut(run) for run in perturbed], parts, decided, repeat)
         chosen = [check for check in selected if check.role & having or having == ~NO_ROLE]
-        return tuple(_run(check, ours, theirs, bounds) for check in chosen)
+        comparison = Comparison(ours, theirs, bounds)
+        return tuple(_run(check, comparison) for check in chosen)
 
     def is_excused(finding: Finding) -> bool:
         return bool(expected.excusing([finding])) or _is_tolerated(finding, strict)
@@ -174,7 +175,8 @@ def concluded_from(report: Report, results: Sequence[CheckResult], reference: Tr
     return replace(concluded, tolerance=report.tolerance if reference is None else None)
 
 
-def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, tolerance: Tolerance) -> CheckResult:
+def _run(check: Check, comparison: Comparison) -> CheckResult:
+    distributed = comparison.distributed
     if check.role & Role.ORDERED and is_asynchronous(distributed):
         return not_applicable(check.name, "steps ran concurrently, so that none has a state of its own: see PS")
     if check.role & Role.DATA and any(rank.facts.get("epochs_as_steps") for rank in distributed.ranks):
@@ -183,7 +185,7 @@ def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, t
         )
     if check.role & Role.DATA and schedules_itself(distributed):
         return not_applicable(check.name, "the program gives every worker data of its own, and schedules its own steps")
-    result = check.function(reference, distributed, tolerance)
+    result: CheckResult = check.function(comparison)
     # A part of the program that was switched off in both runs explains no difference between them.
     possible = [f if is_possible(f.cause, distributed.neutralized) else _without_cause(f) for f in result.findings]
     # Only a repeated comparison verifies a finding. A check that says so itself would hide other defects behind it.
@@ -193,7 +195,7 @@ def _run(check: Check, reference: TrainingRecord, distributed: TrainingRecord, t
             replace(
                 finding,
                 verified=False,
-                known=recognized(finding, reference, distributed, tolerance),
+                known=recognized(finding, comparison),
                 fix=fix_for(finding, distributed),
             )
             for finding in possible

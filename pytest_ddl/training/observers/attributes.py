@@ -45,13 +45,16 @@ class Attributes(Observer):
     def _watching(self, original: Callable[..., None]) -> Callable[..., None]:
         import tensorflow as tf
 
+        # Python itself calls this method, never AutoGraph, so there is no conversion to switch off. A model sets
+        # hundreds of attributes while it is built, which is outside of replicas. So the cheapest test comes first.
+        @functools.wraps(original)
         def set_attribute(item: Any, name: str, value: Any) -> None:
             original(item, name, value)
-            by_replica = tf.is_tensor(value) and not tf.distribute.in_cross_replica_context()
+            by_replica = not tf.distribute.in_cross_replica_context() and tf.is_tensor(value)
             if by_replica and frames.is_called_by_program() and _another_thread_is_in(item):
                 self._overwritten.setdefault(f"{type(item).__name__}.{name}", frames.user_frames(1))
 
-        return functools.wraps(original)(tf.autograph.experimental.do_not_convert(set_attribute))
+        return set_attribute
 
     def end_run(self) -> Mapping[str, Any]:
         return {"facts": {"overwritten": self._overwritten}} if self._overwritten else {}

@@ -54,7 +54,7 @@ class _Replica:
     graph: Any
     """Graph that is traced; ``None`` if the function runs eagerly."""
     head: Any = None
-    """Step, number of blocks and places of first entries, if the numbers are replaced."""
+    """Step, number of blocks, 1 on a replica that draws other numbers than the first, and places of first entries."""
     rows: Any = None
     """Places of the examples; see :class:`~pytest_ddl.training.common_numbers.Stream`."""
     draws: int = 0
@@ -122,15 +122,16 @@ class Draws(Observer):
             if self._places is not None:
                 blocks = self._places.number_of_blocks(step)
                 firsts = self._places.firsts(step, None if self.settings.is_reference else int(replica))
-            return np.array([step, blocks, *firsts], np.int64), rows
+            apart = neutral.APART in self.settings.neutralize and int(replica) > 0
+            return np.array([step, blocks, apart, *firsts], np.int64), rows
 
         if adapter.within_xla():
-            return tf.constant([1, 1, *[0] * spans], tf.int64), tf.zeros([0, 3], tf.int64)
+            return tf.constant([1, 1, 0, *[0] * spans], tf.int64), tf.zeros([0, 3], tf.int64)
         replica = replica_id()
         if tf.executing_eagerly():
             return tuple(tf.constant(part) for part in now(replica))
         head, rows = tf.numpy_function(now, [tf.cast(replica, tf.int32)], [tf.int64, tf.int64], stateful=True)
-        head.set_shape([2 + spans])
+        head.set_shape([3 + spans])
         rows.set_shape([None, 3])
         return head, rows
 
@@ -239,9 +240,9 @@ class Draws(Observer):
 
             executed = tf.numpy_function(count, [tf.cast(replica_id(), tf.int32)], tf.int64, stateful=True)
             executed.set_shape([])
-        head = tf.stack([replica.head[0], executed, replica.head[1]])
+        head = tf.stack([replica.head[0], executed, replica.head[1], replica.head[2]])
         spans = () if self._places is None else self._places.spans()
-        first = replica.head[2 + spans.index(position)] if position in spans else 0
+        first = replica.head[3 + spans.index(position)] if position in spans else 0
         in_order = neutral.IN_ORDER in self.settings.neutralize
         return Stream(position, placement, head, replica.rows, first, in_order)
 

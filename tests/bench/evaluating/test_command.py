@@ -80,18 +80,21 @@ def test_hosts_that_cannot_be_used_are_told_in_one_line(
         (["own_training"], "'own_training' must name a function as MODULE:FUNCTION"),
         (["own_training:answer"], "answer is int, not a function train(run)"),
         (["broken_training:train"], "broken_training.py cannot be imported: ModuleNotFoundError: No module named"),
-        (["--strategies=miror"], "--strategies=miror: 'miror' is not a strategy (did you mean 'mirrored'?)"),
-        (["--replicas=1,x"], "--replicas=1,x must be whole numbers, at least 1"),
-        (["--replicas=0"], "--replicas=0 must be whole numbers, at least 1"),
-        (["--batch-sizes=8;16"], "--batch-sizes=8;16 must be whole numbers"),
-        (["--batch=0"], "--batch=0 must be at least 1"),
-        (["--seeds=0"], "--seeds=0 must be at least 1"),
-        (["--launches=-1"], "--launches=-1 must be at least 1"),
-        (["--check-steps=0"], "--check-steps=0 must be at least 1"),
-        (["--timeout=0"], "--timeout=0 must be a positive number of seconds"),
-        (["--seconds=inf"], "--seconds=inf must be a positive number of seconds"),
-        (["--target=nan"], "--target=nan must be a finite number"),
-        (["--output=/proc/x"], "--output=/proc/x: nothing can be written in /proc"),
+        (
+            ["own_training:train", "--strategies=miror"],
+            "--strategies=miror: 'miror' is not a strategy (did you mean 'mirrored'?)",
+        ),
+        (["own_training:train", "--replicas=1,x"], "--replicas=1,x must be whole numbers, at least 1"),
+        (["own_training:train", "--replicas=0"], "--replicas=0 must be whole numbers, at least 1"),
+        (["own_training:train", "--batch-sizes=8;16"], "--batch-sizes=8;16 must be whole numbers"),
+        (["own_training:train", "--batch=0"], "--batch=0 must be at least 1"),
+        (["own_training:train", "--seeds=0"], "--seeds=0 must be at least 1"),
+        (["own_training:train", "--launches=-1"], "--launches=-1 must be at least 1"),
+        (["own_training:train", "--check-steps=0"], "--check-steps=0 must be at least 1"),
+        (["own_training:train", "--timeout=0"], "--timeout=0 must be a positive number of seconds"),
+        (["own_training:train", "--seconds=inf"], "--seconds=inf must be a positive number of seconds"),
+        (["own_training:train", "--target=nan"], "--target=nan must be a finite number"),
+        (["own_training:train", "--output=/proc/x"], "--output=/proc/x: nothing can be written in /proc"),
     ],
 )
 def test_a_wrong_option_is_told_in_one_line(
@@ -137,11 +140,6 @@ def test_an_evaluation_is_written_and_ends_with_0(
     assert started.identity.target == "own_training:train"
     assert started.identity.options["replicas"] == [1, 2]
     assert set(started.identity.versions) == {"python", "pytest-ddl", "tensorflow", "numpy", "keras"}
-
-
-def test_without_a_target_the_medical_study_is_evaluated(folder: Path, ending: Ending) -> None:
-    assert command.main(options()) == command.OK
-    assert "medical:train_mlp" in ending.started_with[0].identity.target
 
 
 def test_a_wrong_cell_ends_with_1(folder: Path, ending: Ending, capsys: pytest.CaptureFixture[str]) -> None:

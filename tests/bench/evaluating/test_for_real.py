@@ -63,4 +63,4 @@ def test_a_planted_bug_is_wrong_and_not_ranked(tmp_path: Path, capsys: pytest.Ca
         line for line in (folder / "table.md").read_text().splitlines() if line.startswith("| - ") and MIRRORED in line
     )
     assert "WRONG" in row
-    assert (folder / "index.html").read_text().count("<svg") >= 3
+    assert (folder / "index.html").read_text().count("data:image/svg+xml") >= 3

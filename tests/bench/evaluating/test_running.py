@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from pytest_ddl.bench.evaluating import running
-from pytest_ddl.bench.evaluating.plan import Plan, UsageError, cells_of, cores_for, learning_rate_of
+from pytest_ddl.bench.evaluating.plan import Plan, cells_of, cores_for, learning_rate_of
 from pytest_ddl.bench.evaluating.records import Cell, Curve, Evaluation
 from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
 from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.bench.training_to_target import StepsToTarget, Trial
 from pytest_ddl.hosts.placement import place
 from pytest_ddl.strategies.registry import StrategyRegistry
@@ -69,7 +70,7 @@ class Stage:
         self.launches = 9
         """Launches of a variant after which one fails."""
         monkeypatch.setattr(Runner, "_train_once", self._train)
-        monkeypatch.setattr("pytest_ddl.faults.api.check_training", self._check)
+        monkeypatch.setattr("pytest_ddl.equivalence.runs.api.check_training", self._check)
         monkeypatch.setattr("pytest_ddl.bench.launching.launch.launch", self._launch)
         monkeypatch.setattr("pytest_ddl.bench.training_to_target.steps_to_target", self._sweep)
 

@@ -186,7 +186,7 @@ def test_a_training_function_is_measured_and_forecast(
     pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
     options = ["--batch=8", "--launches=1", "--replicas=2,64"]
-    status = main(["forecast", "pytest_ddl.bench.studies.medical:train_mlp", *options])
+    status = main(["forecast", "asv_bench.studies.medical:train_mlp", *options])
     out, told = capsys.readouterr()
     text = " ".join(out.split())
     # Three batches on one device, and two workers. The times depend on the machine. On a busy one they can contradict
@@ -203,11 +203,12 @@ def test_a_training_function_is_measured_and_forecast(
 @pytest.mark.parametrize(
     ("source", "words"),
     [
+        ([], "give launches (JSON), series (CSV) or a training function to measure"),
         (["nowhere:train"], "there is no module 'nowhere'"),
         (["nowhere:train", "x.json"], "nowhere:train: give one training function, and no other files"),
         # Before anything is measured.
-        (["pytest_ddl.bench.studies.medical:train_mlp", "--replicas=x"], "--replicas=x must be whole numbers"),
-        (["pytest_ddl.bench.studies.medical:train_mlp", "--check"], "--check needs a file of later launches"),
+        (["asv_bench.studies.medical:train_mlp", "--replicas=x"], "--replicas=x must be whole numbers"),
+        (["asv_bench.studies.medical:train_mlp", "--check"], "--check needs a file of later launches"),
     ],
 )
 def test_a_wrong_training_function_is_named(capsys: pytest.CaptureFixture[str], source: list[str], words: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench.gate.worktrees import PREFIX, Repository, held_folder, remove_left_over
+from pytest_ddl.bench.gate.worktrees import PREFIX, Repository, held_folder
 from tests.bench.gate.repositories import git
 
 _HOLDS = """
@@ -51,20 +51,19 @@ def test_what_a_killed_gate_left_is_removed_by_the_next_one() -> None:
     ) as gate:
         assert gate.stdout is not None
         folder = Path(gate.stdout.readline().strip())
-        remove_left_over()
-        assert (folder / "BASE").is_dir(), "it is still in use"
+        with held_folder():
+            assert (folder / "BASE").is_dir(), "it is still in use"
         os.kill(gate.pid, signal.SIGKILL)
         gate.wait()
     assert folder.is_dir()
-    remove_left_over()
-    assert not folder.exists()
+    with held_folder("launch-"):
+        assert not folder.exists()
 
 
 def test_what_holds_no_lock_of_ours_stays(temporary: Path) -> None:
     mine = temporary / f"{PREFIX}notes"
     mine.mkdir()
-    with held_folder() as folder:
-        remove_left_over()
+    with held_folder() as folder, held_folder():
         assert folder.is_dir()
     assert mine.is_dir()
 
