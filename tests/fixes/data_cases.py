@@ -44,7 +44,6 @@ CASES = (
         },
         cause="examples-dropped",
         strategy="multi_worker_mirrored",
-        steps=None,
     ),
     Case(
         "examples-duplicated",

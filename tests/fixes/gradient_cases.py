@@ -140,8 +140,8 @@ CASES = (
     Case(
         "mean-of-replica-means",
         FIT,
-        "before",
-        "pass",
+        "batched",
+        "dataset = dataset.batch(global_batch_size)",
         Form.FIT,
         given={"examples": _UNEVEN},
         steps=None,
@@ -157,8 +157,8 @@ CASES = (
     Case(
         "empty-replica",
         FIT,
-        "before",
-        "pass",
+        "batched",
+        "dataset = dataset.batch(global_batch_size)",
         Form.FIT,
         given={"examples": "features, labels = features[:17], labels[:17]"},
         steps=None,

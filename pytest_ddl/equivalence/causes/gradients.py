@@ -40,7 +40,7 @@ class ClippedSGD(keras.optimizers.SGD):
 
 optimizer = ClippedSGD(learning_rate)
 """
-_FULL_BATCHES = "dataset = dataset.unbatch().batch(global_batch_size, drop_remainder=True)"
+_FULL_BATCHES = "dataset = dataset.batch(global_batch_size, drop_remainder=True)"
 _BY_EXAMPLES = """
 examples = tf.cast(tf.shape(per_example_loss)[0], per_example_loss.dtype)
 examples = tf.distribute.get_replica_context().all_reduce("sum", examples)

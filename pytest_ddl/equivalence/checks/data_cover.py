@@ -53,7 +53,8 @@ def check_data_cover(comparison: Comparison) -> CheckResult:
     if found.order is Order.OTHER:
         if is_asynchronous(distributed):
             return not_applicable(CHECK, "steps ran concurrently, so which examples a step consumes is random")
-        return failed(CHECK, [_other_order(reference, distributed, found)])
+        finding = _other_order(reference, distributed, found)
+        return failed(CHECK, [_of_shares(finding, len(distributed.ranks)) if _is_sharded(distributed) else finding])
     return failed(CHECK, _wrong(found, len(distributed.ranks)))
 
 
@@ -131,6 +132,29 @@ def _is_one_share(found: Coverage, workers: int) -> bool:
     """Return whether all workers together consumed as many examples, each once, as one of them should."""
     seen, wanted = sum(found.theirs.values()), sum(found.ours.values())
     return workers > 1 and len(found.theirs) == seen and not found.theirs - found.ours and seen * workers == wanted
+
+
+def _is_sharded(distributed: TrainingRecord) -> bool:
+    """Return whether every worker distributes another shard of one dataset, which the strategy shards once more."""
+    workers = len(distributed.ranks)
+    shards = [rank.facts.get("shards", ()) for rank in distributed.ranks]
+    if workers < 2 or len({len(found) for found in shards}) > 1:
+        return False
+    every = {(workers, index) for index in range(workers)}
+    return any(set(places) == every for places in zip(*shards, strict=True))
+
+
+def _of_shares(finding: Finding, workers: int) -> Finding:
+    """Name what follows from two shards, before the data has ended: each worker drops the other shares of its own."""
+    return replace(
+        finding,
+        message=f"{finding.message}: the data is sharded twice",
+        cause="examples-dropped",
+        fix=SPECIAL["sharded-twice"],
+        evidence=f"every worker distributes another of {workers} shards of a dataset, and the strategy gives it only "
+        f"1/{workers} of this shard",
+        look_at=(),
+    )
 
 
 def _sharded_twice(finding: Finding, workers: int) -> Finding:

@@ -286,7 +286,10 @@ def from_slices(case: Case) -> Fit | None:
 def _combination(parts: dict[int, list[Float]], shares: list[float]) -> Callable[[Motion], Float | None]:
     def predict(motion: Motion) -> Float | None:
         updates = parts[motion.variable.index]
-        return mean(updates, shares) if len(updates) == len(shares) else None
+        # A part that is not finite makes every combination equal to an update that is not finite.
+        if len(updates) != len(shares) or not all(map(all_finite, updates)):
+            return None
+        return mean(updates, shares)
 
     return predict
 

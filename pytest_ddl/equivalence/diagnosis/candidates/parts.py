@@ -239,7 +239,7 @@ def coupled(case: Case) -> Fit | None:
         "device"
     )
     if _is_in_full(case, source, share):
-        evidence += f", and all are about {case.replicas} times too large"
+        evidence += f", and all are about {case.replicas} times too large: each replica's loss counts in full, too"
     if not all(computed_alone(case, source).values()) or len(case.slices) != case.replicas:
         return Fit("batch-coupled-loss", evidence, also=_masks(case), grounds=Grounds.EXCLUSION)
     # The effect of each example on the others is not recomputed. A replica may also leave out some of its examples.
