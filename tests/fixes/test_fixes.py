@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from pytest_ddl import check_training
 from tests.fixes.case import Case, every_fix
 from tests.fixes.cases import ADVICE, CASES
+from tests.fixes.templates import LOOP
 
 
 def test_every_fix_has_code_that_a_case_applies_or_is_advice() -> None:
@@ -60,3 +61,23 @@ def _module(folder: Path, name: str, text: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.mark.slow
+def test_two_mistakes_at_once_are_both_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    both = LOOP.filled(
+        {
+            "loss": "loss = tf.reduce_mean(per_example_loss)",
+            "scope": "state = tf.Variable(0.0, trainable=False, name='state')",
+            "watched": "run.watch(variables=[state])",
+            "after": "state.assign(tf.reduce_max(x))",
+        }
+    )
+    report = check_training(
+        _module(tmp_path, "both", both).train, "mirrored", global_batch_size=8, steps=3, timeout=100
+    )
+    named = [(finding.cause, finding.variable) for finding in report.findings]
+    assert named[0][0] == "gradient-scaled-by-replica-count", str(report)
+    assert ("state-not-aggregated", "state") in named, str(report)
+    assert report.findings[0].ratio == pytest.approx(2.0)

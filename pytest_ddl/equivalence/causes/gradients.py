@@ -180,9 +180,10 @@ GRADIENTS = (
                     "Add the count up over the replicas. Return one loss for each example: Keras divides their sum by "
                     "the number of examples.",
                     """
+                    examples, count = tf.cast(tf.shape(mask)[0], mask.dtype), tf.reduce_sum(mask)
                     context = tf.distribute.get_replica_context()
-                    examples = tf.cast(tf.shape(mask)[0], mask.dtype)
-                    examples, count = context.all_reduce("sum", [examples, tf.reduce_sum(mask)])
+                    if context is not None:  # None while Keras builds the model
+                        examples, count = context.all_reduce("sum", [examples, count])
                     return tf.reduce_sum(losses * mask, axis=-1) * examples / count
                     """,
                 ),
@@ -204,11 +205,14 @@ GRADIENTS = (
             {
                 Form.FIT: Fix(
                     "Gather what the loss compares from all replicas in the loss function of compile(), and divide the "
-                    "loss of the whole batch by their number: Keras adds up the gradients.",
+                    "loss of the whole batch by their number: Keras adds up the gradients, and divides only a loss for "
+                    "each example.",
                     """
                     context = tf.distribute.get_replica_context()
-                    y_true, y_pred = context.all_gather((y_true, y_pred), axis=0)
-                    return loss_of_the_batch(y_true, y_pred) / context.num_replicas_in_sync
+                    if context is not None:  # None while Keras builds the model
+                        y_true, y_pred = context.all_gather((y_true, y_pred), axis=0)
+                    count = tf.distribute.get_strategy().num_replicas_in_sync
+                    return loss_of_the_batch(y_true, y_pred) / count
                     """,
                 ),
             },
