@@ -376,6 +376,7 @@ class RankRecord:
     * ``trained_before``: number of steps that ran before the first watch; ``no_loop``: whether no loop or epoch began;
     * ``late``: :class:`StepRecord` of gradients after the last step, for one device and schedules of the program;
     * ``widened``: replaced half precision policies of Keras; ``call_sites``: :class:`CallSite` -> whether it could run;
+    * ``cut``, ``cut_fits``: the lengths that the program gave to loops and fits which the limit of steps ended;
     * ``evaluated``: for each evaluation on one device, names of metric variables, and their values after each batch;
     * ``fitted``: whether ``run.fit`` used a ``train_step`` or a ``loss_function`` of the program;
     * ``calls``: if the settings ask for it, the tensors of each call of a replica function, in order.

@@ -47,6 +47,7 @@ class Reason(Enum):
     TOO_WIDE = "the bound is too wide"
     KEPT = "the program may have kept it from"
     OF_A_PLACE = "says where the program runs"
+    OF_AN_ATTEMPT = "each attempt has a history of its own"
     NO_UPDATE = "its optimizer makes no update"
     ONE_SIDED = "one device did not record it"
     NOT_EXPLAINED = "it differs, and no finding explains it"
@@ -134,6 +135,8 @@ class Finding:
     :attr:`~pytest_ddl.records.DrawRecord.position`."""
     others: tuple[str, ...] = ()
     """Names of the other variables that the finding is about."""
+    also_in: tuple[int, ...] = ()
+    """Later steps whose loss the same formula gives. The finding excuses no loss of another step."""
     owner: str = ""
     """What the variable belongs to. Findings of one cause with different owners are different findings."""
     follows: bool = False

@@ -35,6 +35,8 @@ class Fitting:
         self._fixed = replace(settings, constant=False, repeat=False)
         """Settings for data that must end, because an evaluation consumes all of it."""
         self._strategy = strategy
+        self._cut: list[tuple[Any, Any]] = []
+        """Epochs, and steps in each, that were asked for when the limit of steps ended a fit."""
         self._evaluated: list[tuple[tuple[str, ...], tuple[tuple[Array, ...], ...]]] = []
 
     def fit(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -64,7 +66,14 @@ class Fitting:
         history = model.fit(given, **options)
         listener.end_of_steps(_batches(given, options, self._strategy), batches=1)
         listener.result("fit", _each(history.history, _number))
+        self._note_length(kwargs)
         return history
+
+    def _note_length(self, kwargs: Mapping[str, Any]) -> None:
+        """Record how long a fit would have been that the limit of steps has ended."""
+        if self._listener.reached_limit:
+            self._cut.append((kwargs.get("epochs", 1), kwargs.get("steps_per_epoch")))
+            self._listener.fact("cut_fits", tuple(self._cut))
 
     def evaluate(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call ``model.evaluate`` and record its result; a list or dict of numbers keeps its structure."""

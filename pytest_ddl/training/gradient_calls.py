@@ -53,6 +53,8 @@ class Site:
     follows: list[tuple[Site, tuple[int | None, ...]]] = field(default_factory=list)
     """Calls that pass on gradients of this call, with the position here of each of their parts."""
     summed: GradientSum = GradientSum.UNKNOWN
+    function: int = 0
+    """Id of the outermost function in which the call is; 0 for eager execution."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,30 @@ def dense(part: Part, given: Sequence[Any]) -> Array:
 def follow(event: Event, site: Site, positions: tuple[int | None, ...]) -> Event:
     arrays = tuple(None if position is None else event.arrays[position] for position in positions)
     return Event(site, event.replica, arrays)
+
+
+def outermost_function() -> int:
+    """Return the id of the graph of the outermost ``tf.function`` that is being traced; 0 for eager execution."""
+    import tensorflow as tf
+
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while graph is not None and getattr(outer := getattr(graph, "outer_graph", None), "building_function", False):
+        graph = outer
+    return id(graph) if graph is not None else 0
+
+
+def in_order(events: Sequence[Event]) -> list[tuple[int, Event]]:
+    """Return the events by replica and place in the program, each with the number of the function call it is from.
+
+    Functions are called one after the other, so their events arrive in order. Those of one function may not.
+    """
+    calls, last = -1, None
+    numbered = []
+    for event in events:
+        if event.site.function != last:
+            calls, last = calls + 1, event.site.function
+        numbered.append((calls, event))
+    return sorted(numbered, key=lambda item: (item[1].replica, item[1].site.number))
 
 
 _METHODS = ("apply", "apply_gradients")

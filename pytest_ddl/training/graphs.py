@@ -129,7 +129,7 @@ def _analysed(graph: Any, step: int, asked: tuple[CollectiveRecord, ...]) -> tup
     given = [f"{_shape(node.attr['shape'].shape)}{_dtype(node)}" for node in definition.node if node.op in _INPUTS]
     device = _busiest(content)
     collectives = tuple(item for where, item in content.collectives if where == device)
-    types = sorted(kind for kind in content.operations if kind in COUNTED or kind in KINDS)
+    types = sorted(kind for kind in +content.operations if kind in COUNTED or kind in KINDS)
     record = GraphRecord(
         function=name,
         step=step,
@@ -149,6 +149,8 @@ def _content(nodes: Any, functions: Mapping[str, Any], known: dict[str, _Content
     named = {node.name: node for node in nodes}
     for node in nodes:
         content.operations[node.op] += 1
+        if _finds_zeros_and_nans(node, named):
+            content.operations.update({"IsNan": -1, "IsNan and Equal": 1})
         content.on_host += node.op in ON_HOST
         if node.op in KINDS:
             found = node.device, _collective(node, where, _pack(node, named))
@@ -165,7 +167,7 @@ def _content(nodes: Any, functions: Mapping[str, Any], known: dict[str, _Content
         if node.op in _BRANCHES and called:
             called = [_larger(called)]
         times = 1
-        if node.op not in (*_ONCE, *_BRANCHES) and node.op not in functions and any(map(_is_gated, called)):
+        if called and node.op not in (*_ONCE, *_BRANCHES) and node.op not in functions and any(map(_is_gated, called)):
             passes = passes_of(node, named, functions) if node.op in _LOOPS else None
             if passes is None:
                 content.unknown.add(node.name)
@@ -192,6 +194,18 @@ def _by_kind(content: _Content) -> Counter[tuple[str, str]]:
     for (device, item), number in content.times.items():
         counts[device, item.kind] += number
     return counts
+
+
+def _finds_zeros_and_nans(node: Any, named: Mapping[str, Any]) -> bool:
+    """Return whether a node finds the zeros and NaNs of one tensor together.
+
+    Keras 3 divides a sparse gradient in this way (``keras/src/backend/tensorflow/sparse.py``). It decides nothing about
+    steps whose gradients are not finite.
+    """
+    if node.op != "LogicalOr":
+        return False
+    tests = {source.op: source for source in (_input(node, named, place) for place in (0, 1)) if source is not None}
+    return tests.keys() == {"Equal", "IsNan"} and tests["Equal"].input[0] == tests["IsNan"].input[0]
 
 
 def _size(content: _Content) -> tuple[int, int]:

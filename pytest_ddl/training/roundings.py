@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_EXACT = (
+_EXACT = frozenset((
     "Abs", "BroadcastTo", "ConcatV2", "Const", "Equal", "ExpandDims", "Fill", "GatherV2", "Greater", "GreaterEqual",
     "Identity", "IdentityN", "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "MaxPool", "Maximum", "Minimum", "Neg",
     "NotEqual", "OnesLike", "Pack", "Pad", "PadV2", "Placeholder", "PreventGradient", "ReadVariableOp", "Relu",
     "ReluGrad", "Reshape", "ReverseV2", "Select", "SelectV2", "Shape", "Sign", "Slice", "Split", "SplitV", "Squeeze",
     "StopGradient", "StridedSlice", "Tile", "Transpose", "Unpack", "Where", "ZerosLike",
-)  # fmt: skip
+))  # fmt: skip
 """Operation types that do not round."""
+_HALF = (19, 14)
+"""``DT_HALF`` and ``DT_BFLOAT16`` of TensorFlow's ``DataType``, whose numbers never change."""
+_ARGUMENTS: dict[str, tuple[str, ...]] = {}
+"""Operation type -> its arguments that are functions or lists. The definition of the operation gives their types."""
 
 
 def longest_chain(nodes: Any, functions: Mapping[str, Any]) -> int:
@@ -25,6 +29,8 @@ def longest_chain(nodes: Any, functions: Mapping[str, Any]) -> int:
     :param nodes: the ``NodeDef`` of a graph.
     :param functions: the ``FunctionDef`` of each function in the graph's library, by name.
     """
+    if not any(map(_rounds, nodes)) and not any(any(map(_rounds, inner.node_def)) for inner in functions.values()):
+        return 0  # as for most programs, whose paths need not be followed
     return _chain(nodes, functions, {})
 
 
@@ -44,20 +50,28 @@ def _chain(nodes: Any, functions: Mapping[str, Any], known: dict[str, int]) -> i
 
 
 def _rounds(node: Any) -> bool:
-    import tensorflow as tf
-
-    kind = node.attr["DstT"].type or node.attr["T"].type or node.attr["dtype"].type
-    half = (tf.float16.as_datatype_enum, tf.bfloat16.as_datatype_enum)
-    return kind in half and node.op not in _EXACT
+    if node.op in _EXACT:
+        return False
+    given = node.attr
+    return (given["DstT"].type or given["T"].type or given["dtype"].type) in _HALF
 
 
 def called_functions(node: Any, functions: Mapping[str, Any]) -> list[str]:
     """Return the names of the functions in a graph's library that a node calls."""
-    names = [node.op]
-    for attribute in node.attr.values():
-        kind = attribute.WhichOneof("value")
-        if kind == "func":
-            names.append(attribute.func.name)
-        elif kind == "list":
-            names += [function.name for function in attribute.list.func]
+    if node.op in functions:
+        names, arguments = [node.op], _arguments(node)
+    else:
+        if node.op not in _ARGUMENTS:
+            _ARGUMENTS[node.op] = _arguments(node)
+        names, arguments = [], _ARGUMENTS[node.op]
+    for argument in arguments:
+        value = node.attr[argument]
+        # One of the two is empty.
+        names += [value.func.name, *(function.name for function in value.list.func)]
     return [name for name in names if name in functions]
+
+
+def _arguments(node: Any) -> tuple[str, ...]:
+    """Return the names of the arguments that are functions or lists, without what TensorFlow notes for itself."""
+    kinds = {name: node.attr[name].WhichOneof("value") for name in node.attr if not name.startswith("_")}
+    return tuple(name for name, kind in kinds.items() if kind in ("func", "list"))

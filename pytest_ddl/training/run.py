@@ -29,6 +29,8 @@ class Run:
         self._fitting = Fitting(listener, settings, context.strategy)
         self._loop: Literal["steps", "batches"] | None = None
         """Loop whose body the program runs now."""
+        self._cut: list[int] = []
+        """Steps after which loops of the program would have ended that the limit of steps has ended before."""
         self._never_began: list[str] = []
         """Loops that the program has made and not begun."""
 
@@ -199,6 +201,9 @@ class Run:
         else:
             losses = coordinator.one_by_one(*arguments, more)
         yield from self._bodies("steps", losses)
+        if steps is not None and self._listener.reached_limit:
+            self._cut.append(first + steps)
+            self._listener.fact("cut", tuple(self._cut))
 
     def batches(self, dataset: Any) -> Iterator[Any]:
         """Yield distributed batches for a loop that calls ``run.strategy.run`` itself.

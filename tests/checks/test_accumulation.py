@@ -24,7 +24,7 @@ from simulated_gradients import (
 from pytest_ddl.equivalence.findings import CheckResult, Outcome
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
-from pytest_ddl.records import OptimizerRecord
+from pytest_ddl.records import GradientStage, OptimizerRecord, TrainingRecord
 
 CLIPPERS = {"clipnorm": clipped_by_norm, "global_clipnorm": clipped_globally, "clipvalue": clipped_by_value}
 SIZES = (12,) * 6
@@ -128,6 +128,73 @@ def test_wrong_accumulation_is_named_on_one_device_too(way: Way, step: int) -> N
     report, _result = judged(way, "ACCUM")
     (finding,) = report.findings
     assert (finding.cause, finding.step) == ("gradient-accumulation-wrong", step), str(report)
+
+
+class UpdateFirst(Accumulate):
+    """A program that records its step and then updates: the update counts for the next step, before its gradients."""
+
+    def __call__(self, parts: Sequence[Any], step: int) -> Sequence[Any]:
+        due = step > 1 and (step - 1) % self.every == 0
+        handed = [scaled(total, 1 / self.every) for total in self.sums] if due else [added([]) for _ in parts]
+        if step == 1 or (due and self.reset):
+            self.sums = [added([]) for _ in parts]
+        self.sums = [added([old, scaled(new, self.weights(step))]) for old, new in zip(self.sums, parts, strict=True)]
+        return handed
+
+
+def updating_first(way: Way, replicas: int, every: int = 2, in_order: bool = True, **sums: Any) -> TrainingRecord:
+    updates = {"updates": lambda step: step > 1 and (step - 1) % every == 0}
+    record = train(
+        replace(way, sizes=SIZES, handed=UpdateFirst(every, **sums), rate=lambda _step: 0.01, **updates), replicas
+    )
+    (rank,) = record.ranks
+    turned = tuple(replace(step, gradients=step.gradients[::-1]) for step in rank.steps) if in_order else rank.steps
+    return replace(record, ranks=(replace(rank, steps=turned),))
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 5])
+@pytest.mark.parametrize("way", [Way(), Way(momentum=0.9), Way(rule="Adam"), Way(rule="hand")])
+def test_update_after_the_record_of_its_step(way: Way, every: int) -> None:
+    report = judge(*(updating_first(way, replicas, every) for replicas in (1, 2)), checks=["ACCUM"])
+    assert not report.findings, str(report)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "step"),
+    [
+        ({"reset": False}, 5),
+        ({"every": 3, "weights": lambda step: float(step % 3 != 1)}, 4),
+        ({"every": 5, "weights": lambda step: float(step == 5)}, 6),
+        ({"in_order": False}, 3),  # each update comes after the gradients of its step, and leaves them out
+    ],
+    ids=["no reset", "one is lost", "the last alone", "the last is lost"],
+)
+def test_wrong_update_after_the_record_of_its_step(wrong: dict[str, Any], step: int) -> None:
+    report = judge(*(updating_first(Way(), replicas, **wrong) for replicas in (1, 2)), checks=["ACCUM"])
+    (finding,) = report.findings
+    assert (finding.cause, finding.step) == ("gradient-accumulation-wrong", step), str(report)
+
+
+def test_gradients_that_a_step_computes_once_more_after_its_update() -> None:
+    way = Way(sizes=SIZES, handed=lambda parts, _step: [scaled(part, 0.5) for part in parts])
+
+    def shown_again(replicas: int) -> TrainingRecord:
+        record = train(way, replicas)
+        (rank,) = record.ranks
+        again = [
+            replace(
+                step,
+                gradients=(
+                    *step.gradients,
+                    *(replace(g, call=1) for g in step.gradients if g.stage is GradientStage.COMPUTED),
+                ),
+            )
+            for step in rank.steps
+        ]
+        return replace(record, ranks=(replace(rank, steps=tuple(again)),))
+
+    report = judge(shown_again(1), shown_again(2), checks=["ACCUM"])
+    assert not report.findings, str(report)
 
 
 def test_sums_by_hand_that_are_never_reset() -> None:

@@ -11,7 +11,7 @@ from simulated_training import Program, pair
 from pytest_ddl.equivalence.probes import stale as stale_probe
 from pytest_ddl.equivalence.runs.slices import slices_to_recompute
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise
-from pytest_ddl.equivalence.verdict.single_precision import is_of_single_precision
+from pytest_ddl.equivalence.verdict.own_precision import is_of_single_precision
 from pytest_ddl.records import OptimizerRecord, VariableKind, VariableRecord
 
 KERNEL, STATE, ITERATIONS, RATE, SLOT = 0, 3, 4, 5, 6

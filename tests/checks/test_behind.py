@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
-from pytest_ddl.records import LayerRecord
+from pytest_ddl.records import LayerRecord, StepRecord, TrainingRecord
 
 UNEVEN = (12, 5, 12)
 
@@ -85,6 +85,38 @@ def test_a_declared_difference_that_leaves_all_else_comparable_passes(cause: str
     program, first = DECLARED[cause]
     report = judge(*pair(Program(replicas=2, **program), **first), expect={cause: "declared"})
     assert report.passed, str(report)
+
+
+def _with_losses(record: TrainingRecord, change: Callable[[int, float], float]) -> TrainingRecord:
+    """Change the loss of each step."""
+
+    def changed(step: StepRecord) -> StepRecord:
+        return replace(step, loss=change(step.index, step.loss or 0.0))
+
+    return replace(record, ranks=tuple(replace(rank, steps=tuple(map(changed, rank.steps))) for rank in record.ranks))
+
+
+@pytest.mark.parametrize(
+    ("program", "change", "verdict"),
+    [
+        ({"loss": "first"}, lambda step, loss: loss, "pass"),
+        ({"loss": "sum"}, lambda step, loss: loss, "pass"),
+        ({}, lambda step, loss: 1.37 * loss, "pass"),
+        ({"loss": "first"}, lambda step, loss: loss * (1.37 if step == 3 else 1.0), "inconclusive"),
+        ({"loss": "sum"}, lambda step, loss: loss / (1.0 if step == 1 else 4.0), "inconclusive"),
+        ({}, lambda step, loss: 1.37**step * loss, "inconclusive"),
+        ({}, lambda step, loss: loss + step, "inconclusive"),
+        ({}, lambda step, loss: float("nan"), "inconclusive"),
+    ],
+    ids=["own", "sum", "factor", "own, then another", "sum, then half", "growing", "added", "not a number"],
+)
+def test_a_declared_loss_excuses_only_losses_that_are_wrong_in_the_same_way(
+    program: dict[str, Any], change: Callable[[int, float], float], verdict: str
+) -> None:
+    reference, distributed = pair(Program(replicas=2), **program)
+    report = judge(reference, _with_losses(distributed, change), expect=["reported-loss-wrong"])
+    assert report.verdict == verdict, str(report)
+    assert {doubt.check for doubt in report.doubts} == ({"LOSS-EQ"} if verdict == "inconclusive" else set())
 
 
 def _declared(right: Way, wrong: Way, cause: str) -> Report:

@@ -16,7 +16,7 @@ from pytest_ddl.equivalence.outcomes import failed
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise
-from pytest_ddl.equivalence.verdict.root_causes import root_causes
+from pytest_ddl.equivalence.verdict.precedence import root_causes
 from pytest_ddl.records import ErrorRecord, LayerRecord, TrainingRecord, VariableKind, VariableRecord
 
 EVEN, UNEVEN = (12, 12, 12), (12, 5, 12)

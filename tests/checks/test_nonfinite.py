@@ -110,6 +110,19 @@ def test_the_evidence_says_what_each_replica_did():
     assert "one device did not update" in finding.evidence
 
 
+OF_KERAS = OptimizerRecord("LossScaleOptimizer", {"initial_scale": 8.0, "dynamic_growth_steps": 2000})
+
+
+@pytest.mark.parametrize(("broken", "named"), [([1], True), ([0, 1], False)])
+def test_an_overflow_that_keras_does_not_see_is_explained(broken, named):
+    overflowing = record(*[history((np.nan, 8.0))] * 2, broken=broken)
+    (rank,) = overflowing.ranks
+    (finding,) = result_of(replace(overflowing, ranks=(replace(rank, optimizers=(OF_KERAS,)),))).findings
+    assert finding.cause == "non-finite-not-synchronised"
+    assert ("looks only at the gradients of the first replica" in finding.evidence) is named
+    assert ("mixed_bfloat16" in finding.fix) is named
+
+
 def test_explains_what_follows_from_it_in_weights_and_replicas():
     report = judge(REFERENCE, record(history((0.25, 8.0), (0.1, 8.0)), SKIPPED, broken=[1]))
     assert report.findings[0].check == "NONFINITE"
@@ -231,12 +244,10 @@ def test_runs_by_itself_where_the_program_claims_to_handle_them(claim, wanted):
 
 
 def test_keras_own_decision_is_judged_where_it_is_asked_for_alone():
-    optimizer = OptimizerRecord("LossScaleOptimizer", {"initial_scale": 8.0, "dynamic_growth_steps": 2000})
-
     def of_keras(checks):
         report = judge(record(SKIPPED), record(SKIPPED, SKIPPED), checks=checks)
         (rank,) = report.distributed.ranks
-        rank = replace(rank, optimizers=(optimizer,))
+        rank = replace(rank, optimizers=(OF_KERAS,))
         return replace(report, distributed=replace(report.distributed, ranks=(rank,)))
 
     asked, compare_once = planted(SKIPPED, SKIPPED)

@@ -9,7 +9,7 @@ from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Reaso
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import needs_noise
 from pytest_ddl.equivalence.verdict.own_steps import MOST, step_by_step, up_to
-from pytest_ddl.equivalence.verdict.root_causes import root_causes
+from pytest_ddl.equivalence.verdict.precedence import root_causes
 from pytest_ddl.records import RankRecord, StepRecord, TrainingRecord
 from pytest_ddl.training.settings import RunSettings, States
 

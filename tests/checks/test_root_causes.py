@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddl.equivalence.findings import Finding, Grounds
-from pytest_ddl.equivalence.verdict.root_causes import root_causes
+from pytest_ddl.equivalence.verdict.precedence import root_causes
 
 STATE = Finding("STATE-EQ", "differs", cause="state-not-aggregated", step=1)
 GUESS = Finding("STEP-EQ", "differs", step=1, exact=False, grounds=Grounds.PATTERN)

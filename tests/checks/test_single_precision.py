@@ -6,7 +6,7 @@ import pytest
 from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.verdict.judge import judge
-from pytest_ddl.equivalence.verdict.single_precision import is_of_single_precision
+from pytest_ddl.equivalence.verdict.own_precision import is_of_single_precision
 
 ONE_THIRD_IN_SINGLE = 1.0 + 2.0**-25
 

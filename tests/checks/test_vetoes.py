@@ -13,7 +13,7 @@ from simulated_training import Program, pair
 from pytest_ddl.equivalence.checks.registry import ROLES
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Grounds, Outcome, Symptom
 from pytest_ddl.equivalence.verdict.judge import judge
-from pytest_ddl.equivalence.verdict.root_causes import root_causes
+from pytest_ddl.equivalence.verdict.precedence import root_causes
 from pytest_ddl.equivalence.verdict.vetoes import Evidence, without_contradictions
 from pytest_ddl.records import ErrorRecord
 

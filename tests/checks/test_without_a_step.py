@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+import pytest
 from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.runs.resuming import joined
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.records import CallSite, TrainingRecord
 
+Ends = tuple[int, ...]
 HERE = os.path.join(os.getcwd(), "train.py")
 FIRST = CallSite("run.steps", "train.py:3", ((HERE, 20, 8), (HERE, 39, 2)), 3)
 SECOND = CallSite("run.steps", "train.py:9", ((HERE, 20, 8), (HERE, 40, 2)), 3)
@@ -37,6 +39,28 @@ def test_a_call_without_a_step_is_no_pass_and_lies_in_the_program() -> None:
 
 def test_it_is_told_whatever_checks_were_named() -> None:
     assert judge(*records({FIRST: True, SECOND: False}), checks=["LOSS-EQ"]).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("fact", ["cut", "cut_fits"])
+@pytest.mark.parametrize(("ours", "theirs"), [((100,), (50,)), ((), (50,)), ((100,), ()), ((4, 8), (4, 8, 12))])
+def test_loops_of_another_length_that_the_limit_ended_are_no_pass(fact: str, ours: Ends, theirs: Ends) -> None:
+    reference, distributed = pair(Program(replicas=2))
+    report = judge(with_fact(reference, fact, ours), with_fact(distributed, fact, theirs))
+    assert (report.verdict, [doubt.check for doubt in report.doubts]) == ("inconclusive", ["RUN"])
+    assert judge(with_fact(reference, fact, ours), with_fact(distributed, fact, ours)).passed
+    # A repeated comparison has a limit of its own.
+    assert judge(with_fact(reference, fact, ours), with_fact(distributed, fact, theirs), repeated=True).passed
+
+
+def test_a_run_that_was_interrupted_counts_from_another_step() -> None:
+    reference, distributed = pair(Program(replicas=2))
+    resumed = with_fact(distributed, "cut", (150,))
+    rank = replace(resumed.ranks[0], resumed={1: distributed.ranks[0].steps[0].snapshot})
+    assert judge(with_fact(reference, "cut", (100,)), replace(resumed, ranks=(rank,))).passed
+
+
+def with_fact(record: TrainingRecord, name: str, ends: Ends) -> TrainingRecord:
+    return replace(record, ranks=tuple(replace(rank, facts={**rank.facts, name: ends}) for rank in record.ranks))
 
 
 def test_calls_that_all_ran_pass() -> None:

@@ -76,6 +76,53 @@ def right_accumulation(run):
     _accumulate(run)
 
 
+def right_accumulation_after_the_record(run):
+    """Each update comes after the record of its step, so it counts for the next step."""
+    _update_after_the_record(run, every=2)
+
+
+def accumulators_lose_a_batch_after_the_record(run):
+    """The first micro-batch after each update is assigned instead of added, and the second one replaces it."""
+    _update_after_the_record(run, every=3, add=lambda total, gradient: total.assign(gradient))
+
+
+def _update_after_the_record(run, every, add=lambda total, gradient: total.assign_add(gradient)):
+    with run.strategy.scope():
+        model = _dense()
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        optimizer.build(model.trainable_variables)
+        sums = _Accumulator(model.trainable_variables, every).sums
+    run.watch(model=model, optimizer=optimizer)
+
+    @tf.function
+    def accumulate(batch):
+        def replica_step(batch):
+            with tf.GradientTape() as tape:
+                output = model(batch[0], training=True)
+                errors = tf.reduce_sum(tf.square(output - tf.cast(batch[1], output.dtype)), axis=-1)
+                loss = tf.nn.compute_average_loss(errors, global_batch_size=run.global_batch_size)
+            for total, gradient in zip(sums, tape.gradient(loss, model.trainable_variables), strict=True):
+                add(total, gradient)
+            return loss
+
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(batch,)), axis=None)
+
+    @tf.function
+    def update():
+        def replica_step():
+            pairs = zip(sums, model.trainable_variables, strict=True)
+            optimizer.apply_gradients([(total.read_value() / every, variable) for total, variable in pairs])
+            for total in sums:
+                total.assign(tf.zeros_like(total))
+
+        run.strategy.run(replica_step)
+
+    for number, batch in enumerate(run.batches(_data(run)), 1):
+        run.record(loss=accumulate(batch))
+        if number % every == 0:
+            update()
+
+
 def right_accumulation_with_adam(run):
     _accumulate(run, optimizer=lambda: keras.optimizers.Adam(0.01))
 

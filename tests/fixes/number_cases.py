@@ -176,8 +176,9 @@ CASES = (
         given={
             "update": """
             <decided>
-            gradients = [tf.where(loss_of_all < 1.2, g, tf.zeros_like(g)) for g in gradients]
-            """
+            gradients = [tf.where(loss_of_all < 8, g, tf.zeros_like(g)) for g in gradients]
+            """,
+            "examples": "labels[:, 0] += 3.0 * (np.arange(48) % 8 >= 4)",
         },
         cause="gradient-not-aggregated",
     ),

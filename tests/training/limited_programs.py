@@ -73,3 +73,17 @@ def fits_two_models(run):
     run.fit(model, x, y, batch_size=run.global_batch_size)
     run.evaluate(model, x, y)
     run.predict(model, x)
+
+
+def six_steps(run):
+    step = _begun(run)
+    for _ in run.steps(step, programs.batched(100, run.global_batch_size), steps=6):
+        pass
+
+
+def fits_four_epochs(run):
+    x, y = programs.examples(24)
+    model, _optimizer = programs.make(run)
+    model.compile(optimizer="sgd", loss="mse")
+    run.watch(model=model)
+    run.fit(model, x, y, batch_size=run.global_batch_size, epochs=4)

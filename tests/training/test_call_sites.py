@@ -42,3 +42,15 @@ def test_batches_and_fit_are_told_apart_by_their_lines(ranks, program, method):
 def test_one_batch_that_is_repeated_for_ever_leaves_out_nothing(ranks):
     records = ranks("one_device", programs.two_phases, global_batch_size=8, steps=5, constant=True)
     assert left_out(records) == []
+
+
+@pytest.mark.parametrize(("steps", "ends"), [(3, (6,)), (6, (6,)), (9, ()), (None, ())])
+def test_the_length_of_a_loop_that_the_limit_ends_is_a_fact(ranks, steps, ends):
+    (record,) = ranks("one_device", programs.six_steps, global_batch_size=8, steps=steps)
+    assert record.facts.get("cut", ()) == ends
+
+
+@pytest.mark.parametrize(("steps", "fits"), [(3, ((4, None),)), (99, ())])
+def test_the_epochs_of_a_fit_that_the_limit_ends_are_a_fact(ranks, steps, fits):
+    (record,) = ranks("one_device", programs.fits_four_epochs, global_batch_size=8, steps=steps)
+    assert record.facts.get("cut_fits", ()) == fits

@@ -39,6 +39,11 @@ def test_one_device_reduces_nothing(ranks):
     assert record.collectives == ()
 
 
+def test_division_of_a_sparse_gradient_is_no_test_for_nan(ranks):
+    (record,) = ranks("one_device", programs.embedding_with_adagrad, **GIVEN)
+    assert "IsNan" not in record.graphs[0].operations
+
+
 def test_executed_collectives_are_the_same_in_memory_and_in_the_file(ranks, tmp_path):
     found = ranks("multi_worker_mirrored", programs.custom_loop, **GIVEN)
     assert len(found) == 2

@@ -147,17 +147,21 @@ def batch_norm(run: Any) -> None:
     list(run.steps(step_of(run, model, optimizer), batched(16, run.global_batch_size)))
 
 
-def embedding(run: Any) -> None:
+def embedding(run: Any, name: str = "SGD") -> None:
     with run.strategy.scope():
         model = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(10, 3)])
         model.add(keras.layers.Flatten())
         model.add(keras.layers.Dense(1))
-        optimizer = keras.optimizers.SGD(0.1)
+        optimizer = getattr(keras.optimizers, name)(0.1)
         optimizer.build(model.trainable_variables)
     run.watch(model=model, optimizer=optimizer)
     ids = np.arange(32).reshape(16, 2) % 10
     data = tf.data.Dataset.from_tensor_slices((ids.astype("int32"), ids[:, :1].astype("float32")))
     list(run.steps(step_of(run, model, optimizer), data.batch(run.global_batch_size)))
+
+
+def embedding_with_adagrad(run: Any) -> None:
+    embedding(run, "Adagrad")
 
 
 def raises_at_two(run: Any) -> None:

@@ -282,7 +282,7 @@ GRADIENTS = (
     ),
     Cause(
         "non-finite-not-synchronised",
-        "A gradient that is not finite was skipped by the replica that has it, and the others applied theirs.",
+        "A gradient of a replica is not finite, and not all replicas left out the update, as one device does.",
         Fix(
             "Add the gradients up before tf.math.is_finite decides, so that every replica decides alike.",
             _ONE_DECISION_FOR_AN_OPTIMIZER,

@@ -15,7 +15,6 @@ from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import GradientStage, TrainingRecord
 
 CHECK = "BATCH"
-_EVERY_EXAMPLE = "Evaluate every example once: neither drop the last batch nor pad it with other examples."
 
 
 def check_batch(comparison: Comparison) -> CheckResult:

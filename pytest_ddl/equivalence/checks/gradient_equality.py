@@ -31,7 +31,7 @@ _LIMITS = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
 @dataclass(frozen=True)
-class _Step:
+class Gradients:
     """Gradients of one stage in one step, of one device and of every replica."""
 
     index: int
@@ -40,6 +40,20 @@ class _Step:
     parts: Mapping[int, Mapping[int, Float]]
     bounds: Mapping[int, float]
     """Variable -> largest difference that rounding explains in the sum over the replicas."""
+
+    paired: bool = True
+    """True if one device and every replica that took part recorded them."""
+
+    def is_right(self, shows_scale: bool) -> bool:
+        """Return whether the gradients of the replicas are parts of those of one device, or equal them.
+
+        A program may take means of its replicas' examples and then the mean of all replicas. For gradients that it
+        hands to the optimizer, this is right only if the update shows it.
+        """
+        if self.factor(1.0) <= 1.0 or self.each() <= 1.0:
+            return True
+        may_be_mean = self.stage is GradientStage.COMPUTED or shows_scale
+        return may_be_mean and self.factor(1 / len(self.parts)) <= 1.0
 
     def factor(self, scale: float) -> float:
         """Return the largest difference of the scaled sum from one device, in units of its bound."""
@@ -75,32 +89,41 @@ def check_gradient_equality(comparison: Comparison) -> CheckResult:
     diverged = comparison.differences().step
     last = comparison.steps if diverged is None else diverged - 1
     failed_early = bool(reference.errors or distributed.errors)
-    shows_scale = _shows_scale(comparison, last)
+    scale_is_shown = shows_scale(comparison, last)
     compared = 0
+    for step in recorded(comparison, last):
+        if not step.paired:
+            lost = not step.parts and step.index <= resumed_after(distributed)
+            if failed_early or lost or _unrecorded(distributed):
+                continue
+            where = f"on replica(s) {', '.join(map(str, sorted(step.parts)))}" if step.parts else "on one device"
+            reason = f"the gradients {_SHOWN[step.stage]} in step {step.index} were recorded only {where}"
+            return inconclusive(CHECK, reason)
+        compared += len(step.bounds)
+        if not step.is_right(scale_is_shown):
+            return _wrong(step, tolerance)
+    if not compared:
+        return not_applicable(CHECK, "the weights differ from the first step with gradients on: see STEP-EQ")
+    return passed(CHECK, f"{compared} gradients of {distributed.num_replicas} replica(s), up to step {last}")
+
+
+def recorded(comparison: Comparison, last: int) -> Iterator[Gradients]:
+    """Yield the gradients of each step up to ``last`` and of each stage, as far as they can be compared.
+
+    Steps after which one device took over the strategy's values are left out, because the values differ there. Check
+    NONFINITE judges steps with gradients that are not finite.
+    """
+    reference, distributed = comparison.records
     for index in range(1, last + 1):
-        # One device took over the strategy's values after such a step, because they differ.
-        if index in reference.taken_over:
-            continue
-        for stage in GradientStage:
+        for stage in GradientStage if index not in reference.taken_over else ():
             ours, theirs = (gradients.by_replica(record, index, stage) for record in (reference, distributed))
             if not ours and not theirs:
                 continue
             if list(ours) != [0] or sorted(theirs) != replicas_of(distributed, index):
-                lost = not theirs and index <= resumed_after(distributed)
-                if failed_early or lost or _unrecorded(distributed):
-                    continue
-                where = f"on replica(s) {', '.join(map(str, sorted(theirs)))}" if theirs else "on one device"
-                reason = f"the gradients {_SHOWN[stage]} in step {index} were recorded only {where}"
-                return inconclusive(CHECK, reason)
-            step = _Step(index, stage, ours[0], theirs, dict(_bounds(tolerance, index, ours[0], theirs)))
-            if not all(all_finite(value) for part in (step.own, *theirs.values()) for value in part.values()):
-                continue  # check NONFINITE judges such steps
-            compared += len(step.bounds)
-            if not _is_right(step, shows_scale):
-                return _wrong(step, tolerance)
-    if not compared:
-        return not_applicable(CHECK, "the weights differ from the first step with gradients on: see STEP-EQ")
-    return passed(CHECK, f"{compared} gradients of {distributed.num_replicas} replica(s), up to step {last}")
+                yield Gradients(index, stage, ours.get(0, {}), theirs, {}, paired=False)
+            elif all(all_finite(value) for part in (ours[0], *theirs.values()) for value in part.values()):
+                bounds = dict(_bounds(comparison.tolerance, index, ours[0], theirs))
+                yield Gradients(index, stage, ours[0], theirs, bounds)
 
 
 def _unrecorded(record: TrainingRecord) -> bool:
@@ -118,7 +141,7 @@ def _bounds(
         yield index, len(parts) * gradients.slack(tolerance, index, step, scale)
 
 
-def _shows_scale(comparison: Comparison, last: int) -> bool:
+def shows_scale(comparison: Comparison, last: int) -> bool:
     """Return whether equal weights and slots show that the optimizer got gradients of the same scale.
 
     The updates of SGD show it, and so do slots. A limit may cut the scale off before.
@@ -130,19 +153,7 @@ def _shows_scale(comparison: Comparison, last: int) -> bool:
     return kind == "SGD" or (slots.compared > 0 and not slots.first)
 
 
-def _is_right(step: _Step, shows_scale: bool) -> bool:
-    """Return whether the gradients of the replicas are parts of those of one device, or equal them.
-
-    A program may take means of its replicas' examples and then the mean of all replicas. For gradients that it hands to
-    the optimizer, this is right only if the update shows it.
-    """
-    if step.factor(1.0) <= 1.0 or step.each() <= 1.0:
-        return True
-    may_be_mean = step.stage is GradientStage.COMPUTED or shows_scale
-    return may_be_mean and step.factor(1 / len(step.parts)) <= 1.0
-
-
-def _wrong(step: _Step, tolerance: Tolerance) -> CheckResult:
+def _wrong(step: Gradients, tolerance: Tolerance) -> CheckResult:
     """Report a factor as a defect. A difference without one is a doubt, once the rounding noise is known."""
     number = len(step.parts)
     what = f"the gradients {_SHOWN[step.stage]} in step {step.index}"

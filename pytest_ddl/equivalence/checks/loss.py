@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.comparison import Comparison
@@ -18,10 +19,27 @@ from pytest_ddl.records import RankRecord, TrainingRecord
 CHECK = "LOSS-EQ"
 
 
+class _Way(Enum):
+    """How a loop may make a loss of those of its replicas, or of that of one device."""
+
+    FACTOR = auto()
+    MEAN_OF_MEANS = auto()
+    MEAN = auto()
+    OWN = auto()
+    SUM = auto()
+    PER_EXAMPLE = auto()
+    SHOWN_BY_FIT = auto()
+
+
+_Key = tuple[_Way, int | str]
+"""Formula without the numbers of a step, so that the loss of another step can be explained by the same one."""
+
+
 @dataclass(frozen=True)
 class _Formula:
     """Formula that may give the reported loss."""
 
+    key: _Key
     text: str
     value: float
     also: tuple[str, ...] = ()
@@ -30,7 +48,10 @@ class _Formula:
 
 
 def check_loss(comparison: Comparison) -> CheckResult:
-    """Compare the losses of the steps that began with equal weights. Later losses add no information."""
+    """Compare the losses of the steps that began with equal weights. Later losses add no information.
+
+    One wrong loss is reported, with the later steps whose loss is wrong in the same way.
+    """
     reference, distributed = comparison.records
     tolerance = comparison.tolerance
     steps = comparison.steps
@@ -42,7 +63,7 @@ def check_loss(comparison: Comparison) -> CheckResult:
     last = steps if diverged is None else min(steps, diverged)
     compared = 0
     undecided: str | None = None
-    shown: Finding | None = None
+    wrong: list[_Wrong] = []
     not_finite: int | None = None
     for step, rank, actual, desired in _losses(comparison, last):
         if not math.isfinite(desired) and _alike(actual, desired):
@@ -53,15 +74,13 @@ def check_loss(comparison: Comparison) -> CheckResult:
         error = abs(actual - desired) if math.isfinite(actual) and math.isfinite(desired) else math.inf
         decision = bound.judge(error)
         if decision is Decision.BEYOND:
-            found = _finding(reference, distributed, step, rank.rank, actual, desired, bound)
-            if not found.approximation:
-                return failed(CHECK, [found])
-            # The loss that fit shows may be wrong in each step for a known reason. A later one may have another reason.
-            shown = shown or found
+            wrong.append(_wrong(reference, distributed, step, rank, actual, desired, bound))
         if decision is Decision.UNDECIDED and undecided is None:
             undecided = f"the loss of step {step} differs by {error:.3g}, rounding may explain {bound.value:.3g}"
-    if shown is not None:
-        return failed(CHECK, [shown])
+    if wrong:
+        # The loss that fit shows may be wrong in each step for a known reason. A later one may have another reason.
+        kinds = [[one for one in wrong if one.finding.approximation is tolerated] for tolerated in (False, True)]
+        return failed(CHECK, [_first(kind) for kind in kinds if kind])
     if undecided is None and compared == 0 and not_finite is not None:
         undecided = f"the single-device loss is not finite at step {not_finite}"
     if undecided:
@@ -92,31 +111,61 @@ def _alike(actual: float, desired: float) -> bool:
     return actual == desired or (math.isnan(actual) and math.isnan(desired))
 
 
-def _finding(
+@dataclass(frozen=True)
+class _Wrong:
+    """Wrong loss of one step on one rank, and the formulas that give it."""
+
+    finding: Finding
+    keys: frozenset[_Key]
+    actual: float
+    desired: float
+    slack: float
+
+    def is_like(self, first: _Wrong) -> bool:
+        """Return whether the loss is wrong in the way of an earlier one: by the same formula, or else by its factor."""
+        if self.keys or first.keys:
+            return bool(self.keys & first.keys)
+        ratio = first.finding.ratio
+        return ratio is not None and abs(self.actual - ratio * self.desired) <= self.slack * max(1.0, abs(ratio))
+
+
+def _first(wrong: Sequence[_Wrong]) -> Finding:
+    """Return the finding of the first wrong loss, with the steps in which every wrong loss is like it."""
+    first = wrong[0]
+    kept, steps = first, dict.fromkeys(one.finding.step or 0 for one in wrong)
+    for one in wrong:
+        if not one.is_like(kept):
+            steps.pop(one.finding.step or 0, None)
+        elif one.keys:  # a formula that fits by chance does not fit again
+            kept = replace(kept, keys=kept.keys & one.keys)
+    return replace(first.finding, also_in=tuple(step for step in steps if step != first.finding.step))
+
+
+def _wrong(
     reference: TrainingRecord,
     distributed: TrainingRecord,
     step: int,
-    rank: int,
+    rank: RankRecord,
     actual: float,
     desired: float,
     bound: Bound,
-) -> Finding:
+) -> _Wrong:
     slack = bound.value * max(1, distributed.num_replicas)
     by_fit = is_running_mean(distributed, step)
     shown = shown_by_fit(reference, distributed, step, actual, slack) if by_fit else None
-    formulas = [f for f in _formulas(distributed, step, desired, slack) if abs(actual - f.value) <= slack]
+    formulas = [f for f in _formulas(distributed, step, rank, desired, slack) if abs(actual - f.value) <= slack]
     formula = formulas[0] if formulas else None
     evidence = "; ".join(f.text for f in formulas) or "no formula tried (sums, means, single replicas) fits"
     cause = shown.cause if shown else "reported-loss-wrong"
     also = shown.also if shown else formula.also if formula else ()
     what = f"the loss that fit shows in step {step}" if by_fit else f"the loss reported for step {step}"
-    return Finding(
+    finding = Finding(
         check=CHECK,
         message=f"{what} is not that of one device",
         cause=cause,
         step=step,
         variable="loss",
-        worker=rank,
+        worker=rank.rank,
         error=abs(actual - desired) if math.isfinite(actual) else math.inf,
         tolerance=bound.value,
         fix=fix_of(cause),
@@ -130,15 +179,19 @@ def _finding(
         ratio=actual / desired if desired and math.isfinite(actual) else None,
         grounds=Grounds.RECOMPUTED if shown or (formula and not formula.is_right) else Grounds.PATTERN,
     )
+    keys = frozenset([(_Way.SHOWN_BY_FIT, cause)] if shown else [one.key for one in formulas])
+    return _Wrong(finding, keys, actual, desired, slack)
 
 
-def _formulas(distributed: TrainingRecord, step: int, desired: float, slack: float) -> list[_Formula]:
+def _formulas(distributed: TrainingRecord, step: int, rank: RankRecord, desired: float, slack: float) -> list[_Formula]:
     """Return formulas that a loop might report instead of the mean over the global batch, the likeliest first."""
     number = distributed.num_replicas
     found = []
     if number > 1:
-        found.append(_Formula(f"{number} x the single-device loss (summed means)", desired * number, _SCALE_UP))
-        found.append(_Formula(f"1/{number} of the single-device loss", desired / number, _SCALE_DOWN))
+        text = f"{number} x the single-device loss (summed means)"
+        found.append(_Formula((_Way.FACTOR, number), text, desired * number, _SCALE_UP))
+        text = f"1/{number} of the single-device loss"
+        found.append(_Formula((_Way.FACTOR, -number), text, desired / number, _SCALE_DOWN))
     batches = [batch for batch in distributed.batches(step) if batch.loss is not None]
     losses = [batch.loss for batch in batches if batch.loss is not None]
     if len(losses) < 2:
@@ -148,12 +201,17 @@ def _formulas(distributed: TrainingRecord, step: int, desired: float, slack: flo
     for scale in (1, number):
         if abs(scale * sum(b.size * (b.loss or 0.0) for b in batches) - desired * total) <= slack * total:
             mean = scale * sum(losses) / len(losses)
-            found.append(_Formula("the mean of the replicas' means, whatever their sizes", mean, _MEANS))
-    found.append(_Formula("the mean of the replicas' losses", sum(losses) / len(losses), is_right=True))
-    found.extend(_Formula(f"replica {b.replica}'s own loss", b.loss) for b in batches if b.loss is not None)
-    found.append(_Formula("the sum of the replicas' losses", sum(losses), is_right=True))
+            text = "the mean of the replicas' means, whatever their sizes"
+            found.append(_Formula((_Way.MEAN_OF_MEANS, scale), text, mean, _MEANS))
+    mean = sum(losses) / len(losses)
+    found.append(_Formula((_Way.MEAN, 0), "the mean of the replicas' losses", mean, is_right=True))
+    for batch, loss in zip(batches, losses, strict=True):
+        # Each rank may report the loss of a replica of its own.
+        place = rank.replicas.index(batch.replica) if batch.replica in rank.replicas else -1 - batch.replica
+        found.append(_Formula((_Way.OWN, place), f"replica {batch.replica}'s own loss", loss))
+    found.append(_Formula((_Way.SUM, 0), "the sum of the replicas' losses", sum(losses), is_right=True))
     if total:
-        found.append(_Formula("the sum of losses per example", sum(losses) / total))
+        found.append(_Formula((_Way.PER_EXAMPLE, 0), "the sum of losses per example", sum(losses) / total))
     return found
 
 

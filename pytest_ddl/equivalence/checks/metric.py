@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -11,38 +9,24 @@ import numpy as np
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
-from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude
+from pytest_ddl.equivalence.diagnosis.reported import Reported, results, values
+from pytest_ddl.equivalence.evidence.arrays import all_finite, difference
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
-from pytest_ddl.equivalence.evidence.metric_state import combined, counted_by_replica, pairs, resummed, state_agrees
+from pytest_ddl.equivalence.evidence.metric_state import combined, counted_by_replica, pairs, resummed
 from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import listed, lone_results, lone_values, lone_variables
 from pytest_ddl.equivalence.evidence.results import Returned, returned
-from pytest_ddl.equivalence.evidence.tolerance import GROSS, Bound, Decision
+from pytest_ddl.equivalence.evidence.tolerance import Decision
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Reason, Unjudged
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed, unmatched
-from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind
+from pytest_ddl.records import RankRecord, TrainingRecord, VariableKind
 
 CHECK = "METRIC-EQ"
-_TOPOLOGY = re.compile(r"(?<![a-z])(?:rank|replica|worker|task|device|process(?:es)?)(?:id|s)?(?![a-z])", re.IGNORECASE)
-"""Names of values that may depend on the rank or replica instead of the training."""
 _SHOWN_BY_FIT = (
     "the metric's own state agrees with one device: fit shows, until the epoch ends, what the replicas' metrics show "
     "one by one"
 )
-
-
-@dataclass(frozen=True)
-class _Value:
-    """Value that both runs have after a step, and its bound."""
-
-    name: str
-    step: int
-    actual: Array
-    desired: Array
-    bound: Bound
-    again: Array | None = None
-    """Value in a second run of the unchanged reference; ``None`` without such a run."""
 
 
 @dataclass
@@ -57,41 +41,15 @@ class _Seen:
     taken_over: tuple[int, ...] = ()
     """Steps after which one device took over the weights of the strategy."""
 
-    def is_wrong(self, value: _Value, *, kept: bool = True) -> bool:
-        """Judge a value. Skip it if no bound can decide.
-
-        :param kept: True if the value may hold something that the program kept from earlier steps.
-        """
-        error, bound = difference(value.actual, value.desired).error, value.bound
-        if error == 0.0 and not np.any(np.isfinite(value.desired)):
-            self.skipped.append(Unjudged(value.name, Reason.NOT_FINITE))
-            return False
-        decision = bound.judge(error)
-        if bound.measured and bound.value > bound.effect and not math.isinf(error):
-            # A time, an unseeded random number, or the result of training that amplifies rounding. Only the first two
-            # differ in a second run of the same program.
-            if value.again is None:
-                self.skipped.append(Unjudged(value.name, Reason.NOT_REPEATED))
-                return False
-            if difference(value.again, value.desired).error > bound.unamplified:
-                self.skipped.append(Unjudged(value.name, Reason.NOT_REPRODUCIBLE))
-                return False
-        if decision is Decision.UNDECIDED:
-            self.skipped.append(Unjudged(value.name, Reason.TOO_WIDE))
-            return False
-        if decision is Decision.BEYOND and kept and not self._is_gross(error, value.desired, value.step):
-            self.skipped.append(Unjudged(value.name, Reason.KEPT, f"step {self.taken_over[0]} or before"))
+    def is_wrong(self, value: Reported) -> bool:
+        """Judge a value. Skip it if no bound can decide."""
+        judged = value.judged(self.taken_over)
+        if isinstance(judged, Reason):
+            where = f"step {self.taken_over[0]} or before" if judged is Reason.KEPT else ""
+            self.skipped.append(Unjudged(value.name, judged, where))
             return False
         self.compared += 1
-        return decision is Decision.BEYOND
-
-    def _is_gross(self, error: float, desired: Array, step: int) -> bool:
-        """Say whether an error cannot come from weights that the program saw before one device took over others.
-
-        Sums and averages that the program keeps by itself are not taken over. They differ by what is tolerated.
-        """
-        earlier = any(taken <= step for taken in self.taken_over)
-        return not earlier or not error <= GROSS * magnitude(desired)
+        return judged is Decision.BEYOND
 
 
 def check_metric(comparison: Comparison) -> CheckResult:
@@ -151,41 +109,26 @@ def _later(reference: TrainingRecord, distributed: TrainingRecord, sound: int) -
 
 
 def _results(comparison: Comparison, sound: int, seen: _Seen) -> None:
-    reference, distributed = comparison.records
-    ours = returned(reference.ranks[0])
-    noisy = [returned(run.ranks[0]) for run in comparison.tolerance.perturbed if run.ranks]
-    again = comparison.tolerance.again
-    repeated = returned(again.ranks[0]) if again is not None and again.ranks else {}
-    for rank in distributed.ranks:
-        for key, actual in returned(rank).items():
-            desired = ours.get(key)
-            if desired is None or actual.step > sound:
-                continue
-            rows = actual.value.shape[:1] != desired.value.shape[:1]
-            if actual.kind == "fit" and rows:
-                if not any(other.resumed for other in distributed.ranks):
-                    lengths = f"{len(desired.value)} entries on one device, {len(actual.value)} under the strategy"
-                    seen.alone.append(f"{actual.name} ({lengths})")
-                continue  # the run was interrupted: each attempt has a history of its own
-            if actual.kind == "predict" and rows and actual.value.ndim == desired.value.ndim:
-                seen.findings.append(_missing_rows(rank, actual, len(desired.value)))
-                continue
-            bound = comparison.tolerance.result(desired.value, [run[key].value for run in noisy if key in run])
-            value = _Value(
-                actual.name,
-                actual.step,
-                actual.value,
-                desired.value,
-                bound,
-                repeated[key].value if key in repeated else None,
-            )
-            if not seen.is_wrong(value, kept=actual.kind == "fit"):
-                continue
-            loss = actual.name.split("/")[-1] == "loss"
-            cause = "reported-loss-wrong" if loss and actual.kind == "fit" else "metric-wrong"
-            evidence = _order_of_rows(value) if actual.kind == "predict" else None
-            message = f"{actual.name} returned after step {actual.step} is not that of one device"
-            seen.findings.append(_finding(value, rank, distributed.num_replicas, message, cause, evidence))
+    distributed = comparison.distributed
+    for rank, actual, value in results(comparison):
+        if actual.step > sound:
+            continue
+        rows = value.actual.shape[:1] != value.desired.shape[:1]
+        if actual.kind == "fit" and rows:
+            if not any(other.resumed for other in distributed.ranks):
+                lengths = f"{len(value.desired)} entries on one device, {len(value.actual)} under the strategy"
+                seen.alone.append(f"{actual.name} ({lengths})")
+            continue  # the run was interrupted: each attempt has a history of its own
+        if actual.kind == "predict" and rows and value.actual.ndim == value.desired.ndim:
+            seen.findings.append(_missing_rows(rank, actual, len(value.desired)))
+            continue
+        if not seen.is_wrong(value):
+            continue
+        loss = actual.name.split("/")[-1] == "loss"
+        cause = "reported-loss-wrong" if loss and actual.kind == "fit" else "metric-wrong"
+        evidence = _order_of_rows(value) if actual.kind == "predict" else None
+        message = f"{actual.name} returned after step {actual.step} is not that of one device"
+        seen.findings.append(_finding(value, rank, distributed.num_replicas, message, cause, evidence))
 
 
 def _missing_rows(rank: RankRecord, actual: Returned, right: int) -> Finding:
@@ -204,7 +147,7 @@ def _missing_rows(rank: RankRecord, actual: Returned, right: int) -> Finding:
     )
 
 
-def _order_of_rows(value: _Value) -> str | None:
+def _order_of_rows(value: Reported) -> str | None:
     """Return evidence if the rows are those of one device in another order, else ``None``."""
     actual, desired = value.actual, value.desired
     if actual.shape != desired.shape or actual.ndim == 0:
@@ -236,7 +179,7 @@ def _state(comparison: Comparison, sound: int, seen: _Seen) -> None:
                 continue
             again = comparison.tolerance.again
             repeated = again.value(pair.ours.index, step) if again is not None and again.num_steps >= step else None
-            value = _Value(pair.ours.name, step, actual, desired, bound, repeated)
+            value = Reported(pair.ours.name, step, actual, desired, bound, repeated)
             if seen.is_wrong(value):
                 wrong.append((pair, value))
         if wrong:
@@ -252,54 +195,27 @@ def _state(comparison: Comparison, sound: int, seen: _Seen) -> None:
 
 def _values(comparison: Comparison, sound: int, seen: _Seen) -> None:
     """Compare named values, and report the first wrong step of each on the first rank that shows it."""
-    reference, distributed = comparison.records
     done: set[str] = set()
     for step in range(1, sound + 1):
-        ours = reference.ranks[0].steps[step - 1].values
-        for rank in distributed.ranks:
-            theirs = rank.steps[step - 1].values
-            by_fit = RUNNING_MEAN in theirs
-            for name in theirs:
-                if name not in ours or name == RUNNING_MEAN or name in done:
-                    continue
-                if _tells_topology(name, theirs[name], distributed, rank):
-                    seen.skipped.append(Unjudged(name, Reason.OF_A_PLACE))
-                    continue
-                bound = comparison.tolerance.value(name, step)
-                repeated = _recorded(comparison.tolerance.again, name, step)
-                value = _Value(name, step, np.asarray(theirs[name]), np.asarray(ours[name]), bound, repeated)
-                # Within an epoch, fit shows what the replicas' metrics show, which is no value that the program keeps.
-                is_shown = by_fit and state_agrees(comparison, step)
-                if not seen.is_wrong(value, kept=not is_shown):
-                    continue
-                done.add(name)
-                what = f"the {name} that fit shows" if by_fit else f"{name}"
-                found = _finding(
-                    value,
-                    rank,
-                    distributed.num_replicas,
-                    f"{what} in step {step} is not that of one device",
-                    "staleness-exceeded" if "stale" in name.lower() else "metric-wrong",
-                )
-                if is_shown:
-                    found = replace(found, evidence=_SHOWN_BY_FIT, approximation=True)
-                seen.findings.append(found)
-
-
-def _recorded(again: TrainingRecord | None, name: str, step: int) -> Array | None:
-    value = again.ranks[0].steps[step - 1].values.get(name) if again is not None and again.num_steps >= step else None
-    return None if value is None else np.asarray(value)
-
-
-def _tells_topology(name: str, value: float, record: TrainingRecord, rank: RankRecord) -> bool:
-    """Return whether a value is an index or a number of replicas, which must differ from one device."""
-    share = (record.global_batch_size or 0) / record.num_replicas
-    known = (rank.rank, record.num_replicas, len(record.ranks), len(rank.replicas), share)
-    return bool(_TOPOLOGY.search(name)) and value in known
+        for rank, value in values(comparison, step):
+            if value.name in done or not seen.is_wrong(value):
+                continue
+            done.add(value.name)
+            what = f"the {value.name} that fit shows" if value.by_fit else f"{value.name}"
+            found = _finding(
+                value,
+                rank,
+                comparison.distributed.num_replicas,
+                f"{what} in step {step} is not that of one device",
+                "staleness-exceeded" if "stale" in value.name.lower() else "metric-wrong",
+            )
+            if not value.kept:
+                found = replace(found, evidence=_SHOWN_BY_FIT, approximation=True)
+            seen.findings.append(found)
 
 
 def _finding(
-    value: _Value,
+    value: Reported,
     rank: RankRecord,
     replicas: int,
     message: str,
@@ -326,7 +242,7 @@ def _finding(
     )
 
 
-def _is_by_hand(value: _Value, rank: RankRecord) -> bool:
+def _is_by_hand(value: Reported, rank: RankRecord) -> bool:
     """Return whether a program computed a value itself: it keeps no metric, and no loop of Keras returned it."""
     if any(variable.kind is VariableKind.METRIC for variable in rank.variables):
         return False
@@ -334,7 +250,7 @@ def _is_by_hand(value: _Value, rank: RankRecord) -> bool:
     return not of_keras and not any(RUNNING_MEAN in step.values for step in rank.steps)
 
 
-def _by_ratio(value: _Value, replicas: int) -> str | None:
+def _by_ratio(value: Reported, replicas: int) -> str | None:
     actual, desired, bound = value.actual, value.desired, value.bound.value
     if actual.shape != desired.shape or not all_finite(actual):
         return None

@@ -14,11 +14,21 @@ from pytest_ddl.equivalence.evidence.tolerance import Bound
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import failed, finding_at, not_applicable, not_observed, passed
 from pytest_ddl.notes import NoteKind
-from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import GradientStage, OptimizerRecord, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "NONFINITE"
 UPDATED = "updated"
 NAMED = f'checks=["{CHECK}"]'
+
+_OF_KERAS = (
+    "Keras 3's LossScaleOptimizer looks only at the gradients of the first replica of each process, before they are "
+    "added up"
+)
+_BEYOND_KERAS = (
+    "Train in bfloat16, which needs no loss scale: keras.mixed_precision.set_global_policy('mixed_bfloat16'). To stay "
+    "with float16, wrap the optimizer in keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=256.0), with a "
+    "scale at which no gradient overflows."
+)
 
 _ALIKE = Bound(0.0, "replicas must decide alike")
 _EXACT = Bound(0.0, "a loss scale changes by exact factors")
@@ -57,6 +67,23 @@ def not_finite(record: TrainingRecord, step: int) -> dict[int, list[int]]:
             if broken and gradient.stage is GradientStage.COMPUTED:
                 found.setdefault(gradient.replica, []).extend(broken)
     return found
+
+
+def decided_by_keras(record: TrainingRecord) -> bool:
+    """Return whether Keras 3's own ``LossScaleOptimizer`` decides about gradients that are not finite.
+
+    It looks at the first replica of each process, before gradients are reduced (``_tf_apply`` in
+    ``keras/src/optimizers/loss_scale_optimizer.py``, seen up to Keras 3.15.1).
+    """
+    return any(o.type == "LossScaleOptimizer" and divides_by_scale(o) for rank in record.ranks for o in rank.optimizers)
+
+
+def divides_by_scale(optimizer: OptimizerRecord) -> bool:
+    """Return whether the optimizer divides by the scale itself, as in Keras 3.
+
+    The one of tf_keras gets gradients that are already divided.
+    """
+    return "dynamic_growth_steps" in optimizer.settings and "dynamic" not in optimizer.settings
 
 
 def loss_scales(record: TrainingRecord) -> list[VariableRecord]:
@@ -99,6 +126,9 @@ def _weights(comparison: Comparison, step: int, broken: dict[int, list[int]]) ->
     else:
         evidence = "; ".join(f"replica {replica} {deed}" for replica, deed in enumerate(deeds))
     evidence += f"; one device {_deed(reference, step, 0)}"
+    first = {rank.replicas[0] for rank in distributed.ranks if rank.replicas}
+    if decided_by_keras(distributed) and first - broken.keys():
+        return _finding(place, message, "non-finite-not-synchronised", f"{_OF_KERAS}; {evidence}", _BEYOND_KERAS)
     return _finding(place, message, "non-finite-not-synchronised", evidence)
 
 
@@ -161,5 +191,5 @@ def _listed(items: list[int]) -> str:
     return ", ".join(map(str, items))
 
 
-def _finding(place: Place, message: str, cause: str, evidence: str) -> Finding:
-    return finding_at(CHECK, place, message, cause, Diagnosis(cause, evidence, grounds=Grounds.RECOMPUTED))
+def _finding(place: Place, message: str, cause: str, evidence: str, fix: str | None = None) -> Finding:
+    return finding_at(CHECK, place, message, cause, Diagnosis(cause, evidence, fix=fix, grounds=Grounds.RECOMPUTED))

@@ -13,7 +13,7 @@ from pytest_ddl.equivalence.checks.liveness import blocked_by_collectives
 from pytest_ddl.equivalence.diagnosis.limitations import SYMBOLIC_BUILD, is_of_symbolic_build, known_limitation
 from pytest_ddl.equivalence.diagnosis.mistakes import known_mistake
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.without_a_step import without_a_step
+from pytest_ddl.equivalence.evidence.without_a_step import of_other_lengths, without_a_step
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Symptom
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, passed
 from pytest_ddl.messages import summary
@@ -42,7 +42,7 @@ def check_run(comparison: Comparison) -> CheckResult:
     absent = _absent(distributed)
     if absent:
         return failed(CHECK, [_did_not_run(absent)])
-    left_out = without_a_step(reference, distributed)
+    left_out = without_a_step(reference, distributed) or of_other_lengths(reference, distributed)
     if left_out is not None:
         return inconclusive(CHECK, left_out, in_program=True)
     return passed(CHECK, f"{len(distributed.ranks)} rank(s), no exception")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
+from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards, not_ended
 from pytest_ddl.equivalence.diagnosis.state_updates import (
     NOT_AGGREGATED,
     is_read_on_demand,
@@ -80,7 +80,11 @@ def check_state(comparison: Comparison) -> CheckResult:
     unread = lone_variables(reference, distributed, (VariableKind.STATE,))
     if unread is not None:
         return inconclusive(CHECK, unread)
-    final = None if diverged else changed_afterwards(CHECK, comparison, (VariableKind.STATE,))
+    final = (
+        None
+        if diverged
+        else (changed_afterwards(CHECK, comparison, (VariableKind.STATE,)) or not_ended(CHECK, comparison))
+    )
     if final is not None:
         return final
     if compared == 0:

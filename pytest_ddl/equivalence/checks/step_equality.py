@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
-from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
+from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards, not_ended
 from pytest_ddl.equivalence.diagnosis.case import Case
 from pytest_ddl.equivalence.diagnosis.diagnose import diagnose
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Differences, Place
@@ -57,7 +57,7 @@ def _without_difference(comparison: Comparison, found: Differences) -> CheckResu
     unread = lone_variables(reference, distributed, WEIGHTS)
     if unread is not None:
         return inconclusive(CHECK, unread)
-    afterwards = changed_afterwards(CHECK, comparison, WEIGHTS)
+    afterwards = changed_afterwards(CHECK, comparison, WEIGHTS) or not_ended(CHECK, comparison)
     if afterwards is not None:
         return afterwards
     left_out = unwatched(reference, distributed)

@@ -53,10 +53,6 @@ def changed_afterwards(check: str, comparison: Comparison, kinds: Sequence[Varia
     wrong = (ending for ending in endings(comparison, kinds) if ending.decision is Decision.BEYOND)
     found = next(wrong, None)
     if found is None:
-        tasks = [rank.task for rank in comparison.distributed.ranks if rank.final is None]
-        ended = all(rank.final is not None for rank in comparison.reference.ranks)
-        if tasks and ended and not comparison.distributed.errors:
-            return inconclusive(check, f"the values at the end of the program were not recorded on {', '.join(tasks)}")
         return None
     names = _changed_in_part(comparison, found.variable)
     if not names:
@@ -67,6 +63,15 @@ def changed_afterwards(check: str, comparison: Comparison, kinds: Sequence[Varia
         f"had changed {', '.join(names[:3])} in part; give the dataset its length "
         "(tf.data.experimental.assert_cardinality), or pass steps=",
     )
+
+
+def not_ended(check: str, comparison: Comparison) -> CheckResult | None:
+    """Decide nothing if the values at the end were recorded on one device only; ``None`` otherwise."""
+    tasks = [rank.task for rank in comparison.distributed.ranks if rank.final is None]
+    ended = all(rank.final is not None for rank in comparison.reference.ranks)
+    if tasks and ended and not comparison.distributed.errors:
+        return inconclusive(check, f"the values at the end of the program were not recorded on {', '.join(tasks)}")
+    return None
 
 
 def endings(comparison: Comparison, kinds: Sequence[VariableKind]) -> Iterator[Ending]:

@@ -46,7 +46,7 @@ def coverage(reference: TrainingRecord, distributed: TrainingRecord) -> Coverage
     """Compare the examples of both runs; ``None`` if they were not observed on both sides."""
     steps = shared_steps(reference, distributed)
     for by in ("ids", "contents"):
-        pairs = [(_examples(reference, at, by), _examples(distributed, at, by)) for at in range(1, steps + 1)]
+        pairs = [(examples_of(reference, at, by), examples_of(distributed, at, by)) for at in range(1, steps + 1)]
         observed = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
         if observed and len(observed) == steps:
             found = _coverage(observed, by, _is_one_batch_for_all(reference, distributed, by))
@@ -61,7 +61,7 @@ def unseen_examples(reference: TrainingRecord, distributed: TrainingRecord) -> i
     """
     steps = range(1, shared_steps(reference, distributed) + 1)
     for by in ("ids", "contents"):
-        seen = [tuple(_examples(record, at, by) is not None for record in (reference, distributed)) for at in steps]
+        seen = [tuple(examples_of(record, at, by) is not None for record in (reference, distributed)) for at in steps]
         partly = [ours and any(_names(batch, by) for batch in distributed.batches(at))
                   for at, (ours, _theirs) in zip(steps, seen, strict=True)]  # fmt: skip
         if any(partly):
@@ -85,7 +85,7 @@ def _over_all_steps(reference: TrainingRecord, distributed: TrainingRecord, foun
     sums = [Counter[int | str](), Counter[int | str]()]
     for record, whole in zip((reference, distributed), sums, strict=True):
         for step in range(1, record.num_steps + 1):
-            examples = _examples(record, step, found.by)
+            examples = examples_of(record, step, found.by)
             if examples is None:
                 return found
             whole.update(examples)
@@ -100,9 +100,9 @@ def contents_are_known(reference: TrainingRecord, distributed: TrainingRecord) -
     steps = shared_steps(reference, distributed)
     ours, theirs = Counter[int | str](), Counter[int | str]()
     for step in range(1, reference.num_steps + 1):
-        ours.update(_examples(reference, step, "contents") or ())
+        ours.update(examples_of(reference, step, "contents") or ())
     for step in range(1, steps + 1):
-        theirs.update(_examples(distributed, step, "contents") or ())
+        theirs.update(examples_of(distributed, step, "contents") or ())
     return not set(theirs) - set(ours)
 
 
@@ -140,10 +140,10 @@ def _column(record: TrainingRecord, step: int, position: int) -> Counter[int] | 
 def step_of_batch(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> int | None:
     """Return the only other step in which one device consumes the whole global batch that ``step`` has here."""
     for by in ("ids", "contents"):
-        theirs = _examples(distributed, step, by)
+        theirs = examples_of(distributed, step, by)
         if theirs:
             others = range(1, reference.num_steps + 1)
-            found = [other for other in others if _examples(reference, other, by) == theirs]
+            found = [other for other in others if examples_of(reference, other, by) == theirs]
             return found[0] if len(found) == 1 and found[0] != step else None
     return None
 
@@ -157,7 +157,7 @@ def repeats_are_no_chance(references: Sequence[TrainingRecord], distributed: Tra
     because the worker's shard may be shorter than the others.
     """
     for record in references:
-        seen = [_examples(record, step, by) for step in range(1, record.num_steps + 1)]
+        seen = [examples_of(record, step, by) for step in range(1, record.num_steps + 1)]
         if any(count > 1 for count in sum((one or Counter() for one in seen), Counter[int | str]()).values()):
             return False
     workers: Counter[int | str] = Counter()
@@ -229,7 +229,7 @@ def _is_one_batch_for_all(reference: TrainingRecord, distributed: TrainingRecord
             names = batch.example_ids if by == "ids" else batch.fingerprints
             batches.setdefault(batch.replica, Counter()).update(names or ())
         first = next(iter(batches.values()), Counter[int | str]())
-        whole = _examples(reference, step, by) or Counter[int | str]()
+        whole = examples_of(reference, step, by) or Counter[int | str]()
         if len(batches) < 2 or not first or any(batch != first for batch in batches.values()):
             return False
         if max(whole.values(), default=0) > 1:
@@ -245,7 +245,7 @@ def _sums(observed: list[tuple[Examples, Examples]]) -> tuple[Examples, Examples
     return ours, theirs
 
 
-def _examples(record: TrainingRecord, step: int, by: str) -> Examples | None:
+def examples_of(record: TrainingRecord, step: int, by: str) -> Examples | None:
     """Return the examples of a global batch, or ``None`` if those of a replica were not observed."""
     batches = record.batches(step)
     if not batches:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -25,6 +25,13 @@ class MicroBatch:
     values: Mapping[int, Float]
     replica: int = -1
     """-1 if the gradients are summed over all replicas."""
+    late: bool = False
+    """True if they were computed after the update of their step, so that only a later update can count them."""
+
+    @property
+    def due(self) -> int:
+        """First step whose update can count them."""
+        return self.step + self.late
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,8 @@ class Group:
     """Step -> the gradients handed over in it, summed over all replicas. Steps without a call are absent."""
     by_hand: bool
     """True if no optimizer was called, so that ``handed`` holds changes of the weights."""
+    late: frozenset[tuple[int, int]] = frozenset()
+    """``(step, call)`` of the gradients that were computed after the update of their step."""
 
     @cached_property
     def updates(self) -> list[int]:
@@ -79,9 +88,14 @@ class Group:
         """
         batches = self.batches if batches is None else batches
         for since, step in pairwise([0, *self.updates]):
-            current = [batch for batch in batches if since < batch.step <= step]
+            current = [batch for batch in batches if since < batch.due <= step]
             if current:
-                yield Window(since, step, current, [batch for batch in batches if batch.step <= since])
+                yield Window(since, step, current, [batch for batch in batches if batch.due <= since])
+
+    @property
+    def unexplained(self) -> int:
+        """Number of updates that are no multiple of the sum of their micro-batches."""
+        return sum(self.factor(window.step, window.current) is None for window in self.windows())
 
     def of_replicas(self) -> list[MicroBatch]:
         """Return the micro-batches of each replica, without those whose gradients are not finite."""
@@ -91,7 +105,7 @@ class Group:
                 given = ((v.index, call.values.get(v.index)) for v in self.variables)
                 values = {index: np.asarray(value, np.float64) for index, value in given if value is not None}
                 if values and all(map(all_finite, values.values())):
-                    found.append(MicroBatch(step, values, call.replica))
+                    found.append(MicroBatch(step, values, call.replica, (step, call.call) in self.late))
         return found
 
     def slack(self, step: int, batches: Sequence[MicroBatch]) -> dict[int, float]:
@@ -137,7 +151,8 @@ def groups_of(record: TrainingRecord, tolerance: Tolerance) -> Iterator[Group]:
     """Group the weights by the calls that compute their gradients and by the steps that update them."""
     trainable = {v.index: v for v in of_kind(record, VariableKind.TRAINABLE)}
     steps = range(1, record.num_steps + 1)
-    batches = _summed(record, trainable)
+    summed = _summed(record, trainable)
+    keys, batches = list(summed), list(summed.values())
     by_hand = not any(calls(record, step, GradientStage.APPLIED) for step in steps)
     given = {
         step: _changed(record, trainable, step) if by_hand else total(by_replica(record, step, GradientStage.APPLIED))
@@ -159,11 +174,49 @@ def groups_of(record: TrainingRecord, tolerance: Tolerance) -> Iterator[Group]:
         members = tuple(MicroBatch(batches[n].step, {i: batches[n].values[i] for i in indices}) for n in computed)
         if all(all_finite(value) for batch in members for value in batch.values.values()):
             variables = tuple(trainable[index] for index in indices)
-            yield Group(record, tolerance, variables, members, handed, by_hand)
+            group = Group(record, tolerance, variables, members, handed, by_hand)
+            yield _updated_first(group, [keys[n] for n in computed]) if group.unexplained else group
 
 
-def _summed(record: TrainingRecord, trainable: Mapping[int, VariableRecord]) -> list[MicroBatch]:
-    """Return the gradients of each call of the tape, summed over replicas."""
+def _updated_first(group: Group, keys: Sequence[tuple[int, int]]) -> Group:
+    """Return the group as a program that updates at the start of a step made it, if this fits the records better.
+
+    A loop may call ``apply_gradients`` after it has recorded its step. The update then counts for the next step, before
+    the gradients of that step are computed.
+
+    :param keys: ``(step, call)`` of each micro-batch of the group.
+    """
+    # The order is not known for an update by hand: nothing is called there.
+    late = frozenset(keys) if group.by_hand else _after_update(group.record, {v.index for v in group.variables})
+    batches = tuple(replace(batch, late=key in late) for batch, key in zip(group.batches, keys, strict=True))
+    found = replace(group, batches=batches, late=late)
+    return found if late and found.unexplained < group.unexplained + (not group.by_hand) else group
+
+
+def _after_update(record: TrainingRecord, indices: Set[int]) -> frozenset[tuple[int, int]]:
+    """Return ``(step, call)`` of all gradients of the steps that update first, and compute gradients only afterwards.
+
+    A step that computes gradients before and after its update may do the latter to show them.
+    """
+    found = set()
+    for step in range(1, record.num_steps + 1):
+        computed, early = set(), False
+        for rank in record.ranks:
+            updated = set()
+            for item in reversed(rank.steps[step - 1].gradients):
+                if indices.isdisjoint(item.values):
+                    continue
+                if item.stage is GradientStage.APPLIED:
+                    updated.add(item.replica)
+                else:
+                    computed.add((step, item.call))
+                    early = early or item.replica in updated
+        found |= set() if early else computed
+    return frozenset(found)
+
+
+def _summed(record: TrainingRecord, trainable: Mapping[int, VariableRecord]) -> dict[tuple[int, int], MicroBatch]:
+    """Map ``(step, call)`` to the gradients of each call of the tape, summed over replicas."""
     found: dict[tuple[int, int], dict[int, Float]] = {}
     for step in range(1, record.num_steps + 1):
         for item in calls(record, step, GradientStage.COMPUTED):
@@ -172,7 +225,7 @@ def _summed(record: TrainingRecord, trainable: Mapping[int, VariableRecord]) -> 
                 if value is not None and index in trainable:
                     dense = np.asarray(value, np.float64)
                     added[index] = added[index] + dense if index in added else dense
-    return [MicroBatch(step, values) for (step, _call), values in sorted(found.items()) if values]
+    return {key: MicroBatch(key[0], values) for key, values in sorted(found.items()) if values}
 
 
 def _changed(record: TrainingRecord, trainable: Mapping[int, VariableRecord], step: int) -> dict[int, Float]:

@@ -46,35 +46,6 @@ def outdated(record: TrainingRecord, tolerance: Tolerance) -> tuple[int, float, 
     return None
 
 
-def is_of_slots(record: TrainingRecord, step: int, tolerance: Tolerance) -> bool:
-    """Return whether every weight moved by the optimizer's slots and rate; False if its rule is not known here."""
-    kind, settings = settings_of(record)
-    if not kind or (kind == "SGD" and not settings.get("momentum")):
-        return True  # there are no slots: the gradient itself is computed back from the weights
-    if kind == "SGD":
-        return not settings.get("nesterov") and all(
-            _moved_by(record, variable, step, tolerance) for variable in of_kind(record, VariableKind.TRAINABLE)
-        )
-    found = _used(record, step, tolerance)
-    rates = of_kind(record, VariableKind.LEARNING_RATE)
-    if found is None or len(rates) != 1:
-        return False
-    rate, slack = found
-    slack += unit_roundoff("float32") * abs(rate) * _sensitivity(record)
-    shown = [record.value(rates[0].index, at) for at in (step - 1, step)]
-    return any(value is not None and abs(rate - float(value)) <= slack for value in shown)
-
-
-def _moved_by(record: TrainingRecord, variable: VariableRecord, step: int, tolerance: Tolerance) -> bool:
-    """Return whether the change of a weight equals its momentum slot, as with SGD of Keras without Nesterov."""
-    slot, change = first_moment(record, variable), update(record, variable.index, step)
-    momentum = record.value(slot.index, step) if slot is not None else None
-    if momentum is None or change is None or momentum.shape != change.shape:
-        return False
-    slack = sum(tolerance.variable(variable.index, at).value for at in (step - 1, step))
-    return difference(change, np.asarray(momentum, np.float64)).error <= slack
-
-
 def _sensitivity(record: TrainingRecord) -> float:
     """Return by how much Keras' rounding of the optimizer's constants to float32 changes its bias corrections."""
     _kind, settings = settings_of(record)

@@ -1,4 +1,4 @@
-"""Calls of ``run.steps``, ``run.batches`` and ``run.fit`` that got no step because the limit was used up."""
+"""Calls of ``run.steps``, ``run.batches`` and ``run.fit`` that the limit of steps left without a step, or cut off."""
 
 from __future__ import annotations
 
@@ -26,10 +26,34 @@ def without_a_step(reference: TrainingRecord, distributed: TrainingRecord) -> st
     )
 
 
+def of_other_lengths(reference: TrainingRecord, distributed: TrainingRecord) -> str | None:
+    """Describe a loop that was ended by the limit, and whose own number of steps is not that of one device.
+
+    A run that continued after an interruption may count from another step.
+    """
+    if any(rank.resumed for rank in distributed.ranks):
+        return None
+    for fact, what in _CUT.items():
+        ours, *theirs = (rank.facts.get(fact, ()) for rank in (*reference.ranks[:1], *distributed.ranks))
+        for ends in theirs:
+            if ends != ours:
+                counts = [", ".join(map(str, one)) or "none" for one in (ends, ours)]
+                return (
+                    f"the limit of steps ended loops of other lengths: {what} {counts[0]} under the strategy, "
+                    f"{counts[1]} on one device. A step takes one global batch for any number of replicas: let the "
+                    "length of a loop not depend on it, or give the check no limit of steps"
+                )
+    return None
+
+
+_CUT = {"cut": "run.steps up to step", "cut_fits": "run.fit with (epochs, steps_per_epoch)"}
+"""Fact about loops that the limit of steps ended -> what it holds."""
+
+
 def without_call_sites(record: TrainingRecord) -> TrainingRecord:
-    """Remove the facts about which calls had a step from a record."""
+    """Remove the facts about what the limit of steps did from a record."""
     ranks = (
-        replace(rank, facts={name: fact for name, fact in rank.facts.items() if name != "call_sites"})
+        replace(rank, facts={name: fact for name, fact in rank.facts.items() if name not in ("call_sites", *_CUT)})
         for rank in record.ranks
     )
     return replace(record, ranks=tuple(ranks))

@@ -9,9 +9,7 @@ from pytest_ddl.equivalence.diagnosis.limitations import Limitation
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.known.behavior import KnownBehavior
-from pytest_ddl.equivalence.known.limits import is_limit
-from pytest_ddl.equivalence.known.random_streams import is_seed_generator
-from pytest_ddl.equivalence.known.replica_statistics import is_of_replicas
+from pytest_ddl.equivalence.known.recognize import is_limit, is_of_replicas, is_seed_generator
 from pytest_ddl.equivalence.known.shared_metrics import is_summed_again
 from pytest_ddl.equivalence.known.sparse_squares import is_squares_of_parts
 

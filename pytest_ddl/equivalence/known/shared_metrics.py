@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +11,7 @@ from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.metric_state import combined, grown, growth, means, pairs
+from pytest_ddl.equivalence.evidence.metric_state import Pair, combined, grown, growth, means, pairs
 from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.results import Returned, returned
 from pytest_ddl.equivalence.findings import Finding
@@ -44,11 +44,8 @@ def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
     if finding.step > last:
         return False
     steps = range(1, last + 1)
-    for pair in watched:
-        for step in steps:
-            predicted = growth(reference, pair.ours.index, step, distributed.num_replicas)
-            if not _is_close(combined(distributed, pair.theirs, step), predicted, pair.theirs.dtype):
-                return False
+    if not all(_grows(pair, reference, distributed, steps) for pair in watched):
+        return False
     if finding.variable in {pair.theirs.name for pair in watched}:
         return True
     dtype = watched[0].theirs.dtype if watched else ""
@@ -60,6 +57,20 @@ def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
         if (step is None and wrong is None) or step in possible
     ]
     return bool(shown) and all(any(_is_close(np.asarray(v), one, dtype) for one in among) for v, among in shown)
+
+
+def _grows(pair: Pair, reference: TrainingRecord, distributed: TrainingRecord, steps: Sequence[int]) -> bool:
+    """Return whether a state was summed again in every step, or in none.
+
+    The replicas do not share the state of a metric that is made outside of ``strategy.scope()``, which is right.
+    """
+    actual = [combined(distributed, pair.theirs, step) for step in steps]
+    again = [growth(reference, pair.ours.index, step, distributed.num_replicas) for step in steps]
+    once = [combined(reference, pair.ours, step) for step in steps]
+    return any(
+        all(_is_close(value, one, pair.theirs.dtype) for value, one in zip(actual, predicted, strict=True))
+        for predicted in (again, once)
+    )
 
 
 def _shown(finding: Finding, record: TrainingRecord) -> Iterator[tuple[int | None, float]]:

@@ -11,6 +11,7 @@ import numpy as np
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.checks.liveness import CHECK as LIVENESS
 from pytest_ddl.equivalence.checks.nonfinite import CHECK as CHECK
+from pytest_ddl.equivalence.checks.nonfinite import decided_by_keras, divides_by_scale
 from pytest_ddl.equivalence.checks.registry import CHECKS
 from pytest_ddl.equivalence.checks.replica_equality import CHECK as REPLICA_EQ
 from pytest_ddl.equivalence.checks.run import CHECK as RUN
@@ -21,7 +22,7 @@ from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.probes.repeating import fails_on_one_device, timed
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role
-from pytest_ddl.records import Array, GradientStage, OptimizerRecord, TrainingRecord, VariableKind
+from pytest_ddl.records import Array, GradientStage, TrainingRecord, VariableKind
 from pytest_ddl.training.settings import Injection, RunSettings
 
 if TYPE_CHECKING:
@@ -106,23 +107,6 @@ def _described(planted: tuple[Injection, ...], halved: bool, record: TrainingRec
     return " and ".join([*(["half the loss scale"] if halved else []), *(f"inf in {place}" for place in places)])
 
 
-def _decided_by_keras(record: TrainingRecord) -> bool:
-    """Return whether Keras 3's own ``LossScaleOptimizer`` decides about gradients that are not finite.
-
-    It looks at the first replica of each process, before gradients are reduced (seen up to Keras 3.15.1). Planting on
-    one replica would judge Keras, and several workers would wait for each other.
-    """
-    return any(o.type == "LossScaleOptimizer" and _divides(o) for rank in record.ranks for o in rank.optimizers)
-
-
-def _divides(optimizer: OptimizerRecord) -> bool:
-    """Return whether the optimizer divides by the scale itself, as in Keras 3.
-
-    The one of tf_keras gets gradients that are already divided.
-    """
-    return "dynamic_growth_steps" in optimizer.settings and "dynamic" not in optimizer.settings
-
-
 def _indices(record: TrainingRecord) -> list[int]:
     """Return the trainable variables for which the tape gave a gradient on some replica."""
     found = {
@@ -150,8 +134,10 @@ def _plans(report: Report, record: TrainingRecord) -> Iterator[tuple[Injection, 
     checks = {result.check for result in report.results}
     if checks <= {RUN, CHECK}:
         places += [place for place in ((i, r) for i in indices for r in replicas) if place not in places]
-    elif _decided_by_keras(record) and checks >= {check.name for check in CHECKS}:
-        places = []  # with fewer checks, the caller named this one
+    elif decided_by_keras(record) and checks >= {check.name for check in CHECKS}:
+        # Planting on one replica would judge Keras, and several workers would wait for each other. With fewer checks,
+        # the caller named this one.
+        places = []
     for first in range(0, min(max(len(places), 1), _RUNS * len(chosen)), len(chosen)):
         taken = zip(places[first : first + len(chosen)], chosen, strict=False)
         yield tuple(Injection(step, replica, index, float("inf")) for (index, replica), step in taken)
@@ -177,7 +163,7 @@ def _unscaled(plain: Report, again: Report) -> Finding | None:
     computed = _ratio(_gradients(ours, GradientStage.COMPUTED), _gradients(theirs, GradientStage.COMPUTED))
     if not at_work or computed != 1.0:
         return None
-    divides = any(map(_divides, ours.ranks[0].optimizers))
+    divides = any(map(divides_by_scale, ours.ranks[0].optimizers))
     applied = _ratio(_gradients(ours, GradientStage.APPLIED), _gradients(theirs, GradientStage.APPLIED))
     moved = _ratio(_changes(ours), _changes(theirs))
     if not (applied == 2.0 or moved == 2.0 or (divides and applied == 1.0)):

@@ -20,8 +20,7 @@ from pytest_ddl.equivalence.probes.registry import PROBES
 from pytest_ddl.equivalence.probes.repeating import timed
 from pytest_ddl.equivalence.question import Question
 from pytest_ddl.equivalence.runs.alignment import Aligned, align
-from pytest_ddl.equivalence.runs.program import Program
-from pytest_ddl.equivalence.runs.references import ReferenceStore
+from pytest_ddl.equivalence.runs.program import Program, ReferenceStore
 from pytest_ddl.equivalence.runs.slices import (
     equal_parts,
     examples_to_recompute,
@@ -34,8 +33,11 @@ from pytest_ddl.equivalence.runs.smaller_scales import judged_without_overflow
 from pytest_ddl.equivalence.runs.sums import with_sums
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise, require
 from pytest_ddl.equivalence.verdict.overflows import parting
-from pytest_ddl.equivalence.verdict.own_precision import judged_in_own_precision, replaced_policies
-from pytest_ddl.equivalence.verdict.single_precision import is_of_single_precision
+from pytest_ddl.equivalence.verdict.own_precision import (
+    is_of_single_precision,
+    judged_in_own_precision,
+    replaced_policies,
+)
 from pytest_ddl.messages import summary
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord

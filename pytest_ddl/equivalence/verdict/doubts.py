@@ -6,17 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from pytest_ddl.equivalence.checks.uneven import CHECK as UNEVEN
 from pytest_ddl.equivalence.evidence.observe import shared_steps, sizes
-from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome, Reason
+from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
+from pytest_ddl.equivalence.ledger import HARMLESS
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.records import TrainingRecord
 
-HARMLESS = {
-    Reason.NOT_FINITE: "both runs have the same value, so the strategy changes nothing",
-    Reason.NOT_REPRODUCIBLE: "one device gives another value in a second run of the same program",
-    Reason.OF_A_PLACE: "the value is a number of a rank or replica, or the number of all, which one device cannot have",
-    Reason.NO_UPDATE: "the values were compared; only whether they move was not",
-}
-"""Reasons that hide no defect, each with its proof. A quantity with any other reason makes the verdict inconclusive."""
 _SHOWN = 3
 
 

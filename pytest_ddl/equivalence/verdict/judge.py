@@ -28,7 +28,7 @@ from pytest_ddl.equivalence.verdict.behind import behind
 from pytest_ddl.equivalence.verdict.doubts import later, uncompared, undecided, unseen
 from pytest_ddl.equivalence.verdict.lines import with_lines
 from pytest_ddl.equivalence.verdict.own_steps import Cut, step_by_step
-from pytest_ddl.equivalence.verdict.root_causes import root_causes
+from pytest_ddl.equivalence.verdict.precedence import root_causes
 from pytest_ddl.equivalence.verdict.vetoes import Evidence, without_contradictions
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord
@@ -113,7 +113,8 @@ def conclude(
         replace(
             result,
             findings=tuple(
-                replace(finding, fix=fix_of_sums(finding, results, distributed) or finding.fix) for finding in findings
+                replace(finding, fix=fix_of_sums(finding, results, distributed) or fix_for(finding, distributed))
+                for finding in findings
             ),
         )
         for result, findings in zip(results, named, strict=True)
@@ -196,7 +197,6 @@ def _run(check: Check, comparison: Comparison) -> CheckResult:
                 finding,
                 verified=False,
                 known=recognized(finding, comparison),
-                fix=fix_for(finding, distributed),
             )
             for finding in possible
         ),

@@ -1,12 +1,18 @@
-"""Judge a program with half precision policies twice: in a wider type, and in its own precision."""
+"""Recognize what must be judged in the precision of the program: half precision policies, and casts to float32."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from pytest_ddl.equivalence.findings import Doubt
+from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
+from pytest_ddl.equivalence.diagnosis.afterwards import CAUSE as CHANGED_AFTERWARDS
+from pytest_ddl.equivalence.evidence.arrays import difference, magnitude
+from pytest_ddl.equivalence.evidence.observe import WEIGHTS, compared_with_reference, of_kind, update
+from pytest_ddl.equivalence.evidence.tolerance import unit_roundoff
+from pytest_ddl.equivalence.findings import Doubt, Finding
 from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord
 
@@ -53,3 +59,47 @@ def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report
         notes=tuple(dict.fromkeys((Note(NoteKind.HOW, text), *report.notes, *own.notes))),
         seconds=report.seconds + own.seconds,
     )
+
+
+_ROUNDINGS = 8
+"""Number of roundings to float32 on the way to one update, for example Keras' ``1 / num_replicas``, cast twice."""
+
+
+def is_of_single_precision(report: Report) -> bool:
+    """Return whether weights and losses first differ by no more than float32 rounds an update, or a loss.
+
+    No defect is so small. A defect of a replica, an example or a factor changes much more than one in 10**6 of the
+    update. Such a program is compared in its own precision, like one that refuses float64.
+    """
+    reference, distributed = report.reference, report.distributed
+    found = [finding for finding in report.findings if report.roles.have(finding, Role.UPDATES | Role.LOSS)]
+    if reference is None or distributed is None or reference.errors or distributed.errors:
+        return False
+    return bool(found) and all(_is_rounding(reference, distributed, finding) for finding in found)
+
+
+def _is_rounding(reference: TrainingRecord, distributed: TrainingRecord, finding: Finding) -> bool:
+    step = finding.step
+    if not step or step > min(reference.num_steps, distributed.num_steps):
+        return False
+    relative = _ROUNDINGS * unit_roundoff("float32")
+    if finding.cause == CHANGED_AFTERWARDS:
+        return _is_rounding_of_a_final_value(reference, finding, relative)
+    if finding.check == LOSS_EQ:
+        losses = [rank.steps[step - 1].loss for record in (reference, distributed) for rank in record.ranks]
+        known = [loss for loss in losses if loss is not None]
+        return len(known) == len(losses) and max(known) - min(known) <= relative * abs(known[0])
+    for variable in of_kind(reference, *WEIGHTS):
+        change = update(reference, variable.index, step)
+        for _rank, _replica, actual, desired in compared_with_reference(reference, distributed, variable, step):
+            if change is None or not difference(actual, desired).error <= relative * magnitude(change):
+                return False
+    return True
+
+
+def _is_rounding_of_a_final_value(reference: TrainingRecord, finding: Finding, relative: float) -> bool:
+    """Return whether a value that the program changed after its last step is off only by the rounding of float32."""
+    final = reference.ranks[0].final or {}
+    index = next(variable.index for variable in reference.variables if variable.name == finding.variable)
+    value = final.get(index, reference.ranks[0].steps[-1].snapshot.get(index, ()))
+    return bool(value) and finding.error is not None and finding.error <= relative * magnitude(value[0])

@@ -12,6 +12,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,9 @@ from pytest_ddl.training.gradient_calls import (
     Site,
     dense,
     follow,
+    in_order,
     keys_of,
+    outermost_function,
     part_of,
     size_of,
     source_of,
@@ -153,7 +156,7 @@ class Gradients(Observer):
         for part in parts:
             if part.arrays:
                 self._unwatched.add(part.source, stage is GradientStage.APPLIED)
-        site = Site(next(self._numbers), stage, parts, summed=summed)
+        site = Site(next(self._numbers), stage, parts, summed=summed, function=outermost_function())
         if stage is GradientStage.APPLIED and self._hand_on(site, pairs):
             return
         tensors = [tensor for _variable, gradient in pairs for tensor in tensors_of(gradient)]
@@ -276,9 +279,10 @@ class Gradients(Observer):
         return () if made is None else lines.created(values.components(strategy, made)), schedule
 
     def _records(self, events: Sequence[Event]) -> tuple[GradientRecord, ...]:
-        found = []
+        """Return the gradients of a step, in the order in which the program's functions were called."""
+        found: list[tuple[int, GradientRecord]] = []
         calls: dict[tuple[int, GradientStage], int] = {}
-        for event in sorted(events, key=lambda event: (event.replica, event.site.number)):
+        for function_call, event in in_order(events):
             key = event.replica, event.site.stage
             arrays, sparse = {}, set()
             for part, array in zip(event.site.parts, event.arrays, strict=True):
@@ -290,8 +294,9 @@ class Gradients(Observer):
                     sparse.add(index)
             if arrays:
                 calls[key] = calls.get(key, -1) + 1
-                found.append(GradientRecord(*key, calls[key], arrays, frozenset(sparse), event.site.summed))
-        return tuple(found)
+                record = GradientRecord(*key, calls[key], arrays, frozenset(sparse), event.site.summed)
+                found.append((function_call, record))
+        return tuple(record for _call, record in sorted(found, key=itemgetter(0)))
 
     def _index_of(self, source: GradientSource) -> int | None:
         watched = self.recorder.watched

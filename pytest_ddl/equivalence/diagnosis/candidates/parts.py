@@ -194,12 +194,6 @@ def _used(case: Case) -> Source | None:
     return None
 
 
-def share_of(case: Case) -> float | None:
-    """Return the one weight with which the update sums the gradients of all replicas; ``None`` if none fits."""
-    source = _used(case)
-    return None if source is None else _share(case, source)
-
-
 def _share(case: Case, source: Source) -> float | None:
     """Return which weight, 1, 1/N or N for N replicas, gives the update from these gradients; ``None`` if none fits."""
     for share in (1.0, 1.0 / case.replicas, float(case.replicas)):
