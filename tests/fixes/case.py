@@ -25,7 +25,7 @@ class Case:
     given: Mapping[str, str] = field(default_factory=dict)
     """Lines of other holes, in both programs."""
     cause: str = ""
-    """Cause that the report names, if it is not ``fix``. ``-`` if the report names none."""
+    """Cause that the report names, if it is not ``fix``. ``-`` if it names none, and so shows no fix."""
     strategy: str = "mirrored"
     batch: int = 8
     steps: int | None = 3

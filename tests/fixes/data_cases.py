@@ -245,6 +245,7 @@ CHECKPOINT_CASES = (
             "loop": _RESUMING,
             "skipped": _SKIPPED,
         },
+        cause="-",
         steps=4,
     ),
     Case(

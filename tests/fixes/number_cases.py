@@ -186,15 +186,8 @@ CASES = (
         "norms-of-parts",
         LOOP,
         "update",
-        "gradients = [gradient / tf.norm(gradient) for gradient in gradients]",
-        cause="gradient-clipped-before-aggregation",
-    ),
-    Case(
-        "norms-of-parts",
-        MODULE,
-        "update",
-        f"gradients = [gradient / tf.norm(gradient) for gradient in gradients]\n{_SUMMED}",
-        Form.MODULE,
+        "gradients = [scaled(gradient) for gradient in gradients]",
+        given={"before": "scaled = lambda gradient: gradient / (1.0 + tf.norm(gradient))"},
         cause="gradient-clipped-before-aggregation",
     ),
     Case(

@@ -83,11 +83,21 @@ CASES = (
         gradients = [context.all_reduce("sum", gradient) for gradient in gradients]
         """,
         given={
-            "gradients": """
-            gradients = tape.gradient(loss, model.trainable_variables)
-            gradients = [*gradients, *(tf.reduce_mean(x, 0) * (1.0 + n) for n in range(9))]
+            "module": """
+            class Deep(tf.Module):
+                def __init__(self):
+                    super().__init__()
+                    random = np.random.default_rng(6)
+                    starts = random.normal(size=(5, 4, 4)).astype("float32") * 0.4
+                    self.kernels = [tf.Variable(start) for start in starts]
+                    self.biases = [tf.Variable(tf.zeros((4,))) for _ in range(5)]
+
+                def __call__(self, x, training=False):
+                    for kernel, bias in zip(self.kernels, self.biases):
+                        x = tf.tanh(tf.matmul(x, kernel) + bias)
+                    return tf.reduce_mean(x, 1, keepdims=True)
             """,
-            "after": "loss += 0.0 * tf.reduce_sum(tf.add_n(gradients[2:]))",
+            "create": "with strategy.scope():\n    model = Deep()",
         },
     ),
     Case(

@@ -72,17 +72,8 @@ SPECIAL: Mapping[str, Fix] = {
         context = tf.distribute.get_replica_context()
         gradients = context.all_reduce("sum", gradients)
         count = context.num_replicas_in_sync
-        gradients = [gradient / tf.norm(gradient) / count for gradient in gradients]
+        gradients = [scaled(gradient) / count for gradient in gradients]
         """,
-        {
-            Form.MODULE: Fix(
-                "Add the gradients up first, then compute norms and ratios from the sum.",
-                """
-                gradients = tf.distribute.get_replica_context().all_reduce("sum", gradients)
-                gradients = [gradient / tf.norm(gradient) for gradient in gradients]
-                """,
-            ),
-        },
     ),
     # States.
     "share-with-decay": Fix(
