@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_ddl.equivalence.cause import Fix
 from pytest_ddl.equivalence.causes import CAUSES
+from pytest_ddl.equivalence.causes.cause import Fix
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Symptom
 from pytest_ddl.equivalence.known.catalogue import KNOWN
 

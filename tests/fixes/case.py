@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pytest_ddl.equivalence.cause import Fix, Form
 from pytest_ddl.equivalence.causes import CAUSES
+from pytest_ddl.equivalence.causes.cause import Fix, Form
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from tests.fixes.templates import NAMES, Template
 

@@ -33,6 +33,7 @@ ADVICE: Mapping[str, str] = {
     "condition": "which value decides depends on the program",
     "examples-left-out": "the selection is removed, whatever it is",
     "pairs-broken": "which operation is applied to both depends on the program",
+    "update-outside-of-run": "the update moves into the replica function, whatever it is",
     "steps-one-by-one": "whatever a step computes otherwise than one device",
 }
 """Fixes without code, each with the reason why no code can be given."""

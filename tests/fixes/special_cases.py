@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddl.equivalence.cause import Form
+from pytest_ddl.equivalence.causes.cause import Form
 from tests.fixes.case import Case
 from tests.fixes.templates import FIT, LAYER, LOOP, MODULE
 
@@ -257,28 +257,6 @@ CASES = (
             <input>
             return keras.Sequential([inputs, keras.layers.GRU(4, stateful=True), keras.layers.Dense(1)])
             """,
-        },
-        cause="worker-raised",
-    ),
-    Case(
-        "update-outside-of-run",
-        LOOP,
-        "step",
-        """
-        losses = strategy.run(lambda batch: tf.reduce_mean(tf.square(model(batch[0]) - batch[1])), args=(batch,))
-        optimizer.apply_gradients([(tf.ones(v.shape, v.dtype), v) for v in model.trainable_variables])
-        """,
-        given={
-            "loop": """
-            @tf.function
-            def train_step(iterator):
-                batch = next(iterator)
-                <step>
-                return strategy.reduce("SUM", losses, axis=None)
-
-            for loss in run.steps(train_step, dataset):
-                pass
-            """
         },
         cause="worker-raised",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddl.equivalence.cause import Form
+from pytest_ddl.equivalence.causes.cause import Form
 from tests.fixes.case import Case
 from tests.fixes.templates import FIT, LAYER, LOOP, MODULE, TRAIN_STEP
 

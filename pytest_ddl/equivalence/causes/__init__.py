@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from pytest_ddl.equivalence.cause import Cause, Fix
+from pytest_ddl.equivalence.causes.cause import Cause, Fix
 from pytest_ddl.equivalence.causes.data import CHECKPOINTS, DATA
 from pytest_ddl.equivalence.causes.gradients import GRADIENTS
 from pytest_ddl.equivalence.causes.runs import COLLECTIVES, PARAMETER_SERVER, RUN

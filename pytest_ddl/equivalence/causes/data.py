@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddl.equivalence.cause import Cause, Fix, Form
+from pytest_ddl.equivalence.causes.cause import Cause, Fix, Form
 
 _SHARD = "dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddl.equivalence.cause import Cause, Fix, Form
+from pytest_ddl.equivalence.causes.cause import Cause, Fix, Form
 
 _AVERAGE = "loss = tf.nn.compute_average_loss(per_example_loss, global_batch_size=global_batch_size)"
 _PER_EXAMPLE = "return keras.ops.mean(loss, axis=-1)  # one loss for each example"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddl.equivalence.cause import Cause, Fix, Form
+from pytest_ddl.equivalence.causes.cause import Cause, Fix, Form
 
 PARAMETER_SERVER = (
     Cause(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_ddl.equivalence.cause import Fix, Form
+from pytest_ddl.equivalence.causes.cause import Fix, Form
 
 _SUM_SHARE = 'share = tf.distribute.get_replica_context().all_reduce("sum", share)'
 _UNLESS_BUILDING = """
@@ -171,8 +171,7 @@ SPECIAL: Mapping[str, Fix] = {
     ),
     "update-outside-of-run": Fix(
         "Call optimizer.apply_gradients (and get_replica_context()) inside the function that strategy.run calls, not "
-        "around it: there is no replica in strategy.scope() alone.",
-        "losses = strategy.run(replica_step, args=(batch,))",
+        "around it: there is no replica in strategy.scope() alone."
     ),
     "fewer-files-than-workers": Fix(
         "Fewer files than workers cannot be sharded by file: write at least one file per worker, or shard by examples.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddl.equivalence.cause import Cause, Fix, Form
+from pytest_ddl.equivalence.causes.cause import Cause, Fix, Form
 
 _WHOLE_BATCH = "Compute it from the whole batch: add up or average what it is made of before it is assigned."
 _MEAN = 'value = tf.distribute.get_replica_context().all_reduce("mean", value)'

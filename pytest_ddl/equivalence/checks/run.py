@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_ddl.equivalence.cause import Fix
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.cause import Fix
 from pytest_ddl.equivalence.checks.liveness import blocked_by_collectives
 from pytest_ddl.equivalence.diagnosis.limitations import SYMBOLIC_BUILD, is_of_symbolic_build, known_limitation
 from pytest_ddl.equivalence.diagnosis.mistakes import known_mistake

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pytest_ddl.equivalence.cause import Fix
+from pytest_ddl.equivalence.causes.cause import Fix
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.records import ErrorRecord
 from pytest_ddl.tracebacks import frames_in, is_own, package_of

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from pytest_ddl.equivalence.cause import Fix
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.cause import Fix
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.evidence.arrays import (
     Float,

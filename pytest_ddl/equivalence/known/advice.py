@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_ddl.equivalence.cause import Fix, Form
 from pytest_ddl.equivalence.causes import CAUSES
+from pytest_ddl.equivalence.causes.cause import Fix, Form
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
