@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from pytest_ddl.cluster.handle import ClusterHandle
     from pytest_ddl.cluster.ship import ShippingError
     from pytest_ddl.cluster.worker import current_rank, current_strategy
+    from pytest_ddl.comparisons import Equivalence
     from pytest_ddl.equivalence.checks.registry import Check
     from pytest_ddl.equivalence.evidence.tolerance import Tolerance
     from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
     from pytest_ddl.equivalence.question import ArgumentError
     from pytest_ddl.equivalence.report import DivergenceError, Report
     from pytest_ddl.equivalence.roles import Role
-    from pytest_ddl.faults.api import Equivalence, check_training
+    from pytest_ddl.faults.api import check_training
     from pytest_ddl.faults.report import FaultReport, RecoveryError
     from pytest_ddl.faults.sweep import Sweep
     from pytest_ddl.records import TrainingRecord
@@ -37,7 +38,7 @@ _HOMES = {
     "ClusterError": "pytest_ddl.cluster.cluster",
     "ClusterHandle": "pytest_ddl.cluster.handle",
     "DivergenceError": "pytest_ddl.equivalence.report",
-    "Equivalence": "pytest_ddl.faults.api",
+    "Equivalence": "pytest_ddl.comparisons",
     "Fault": "pytest_ddl.training.faults",
     "FaultReport": "pytest_ddl.faults.report",
     "Finding": "pytest_ddl.equivalence.findings",

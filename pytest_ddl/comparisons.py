@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from pytest_ddl.config import words_of
+from pytest_ddl.equivalence.question import SEED
 from pytest_ddl.items.selection import label
 from pytest_ddl.terminal import EXPECTED_END, KNOWN_BEHAVIOR, TOLERATED, begin_with_cause, status_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pytest_ddl.equivalence.checks.registry import Check
+    from pytest_ddl.equivalence.expectations import Expect
+    from pytest_ddl.equivalence.question import TrainFunction
     from pytest_ddl.equivalence.report import Report
     from pytest_ddl.equivalence.runs.comparer import Comparer
     from pytest_ddl.faults.report import FaultReport
+    from pytest_ddl.faults.sweep import Faults
     from pytest_ddl.harness import Harness
     from pytest_ddl.items.selection import DdlMark
     from pytest_ddl.strategies.spec import StrategySpec
@@ -24,6 +28,36 @@ if TYPE_CHECKING:
 _EXPECTED_ENDS = pytest.StashKey[list[str]]()
 _KNOWN = pytest.StashKey[list[str]]()
 _COMPARER = pytest.StashKey["tuple[Comparer, Sequence[Check]]"]()
+
+
+class Equivalence(Protocol):
+    """Type of the fixture ``ddl_equivalence``: :func:`check_training` under the strategy of the test."""
+
+    def __call__(
+        self,
+        train: TrainFunction,
+        *,
+        global_batch_size: int | None = None,
+        steps: int | None = None,
+        precision: str = "auto",
+        expect: Expect = (),
+        strict: bool = False,
+        checks: Collection[str] | None = None,
+        timeout: float | None = None,
+        seed: int = SEED,
+        faults: Faults | None = None,
+        exact: bool = False,
+        max_lost_steps: int | None = None,
+        detected_within: float | None = None,
+        always_loadable: bool = False,
+        restart_on: str | None = None,
+    ) -> Report | FaultReport:
+        """Compare, and return the report if the test goes on: a ``Report``, or with ``faults=`` a ``FaultReport``.
+
+        :raises DivergenceError: if the comparison fails, or if the program is the reason why it decides nothing.
+        :raises RecoveryError: if the program does not recover from a fault as it must.
+        """
+        ...
 
 
 def registered_checks(config: pytest.Config) -> list[Check]:
@@ -145,15 +179,16 @@ def _is_marked_xfail(item: pytest.Item) -> bool:
 
 def report_cause(call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
     """Make the summary of a test begin with the cause if its comparison failed, or with the verdict of a fault."""
+    if not report.failed or call.excinfo is None:
+        return
     from pytest_ddl.equivalence.report import DivergenceError
     from pytest_ddl.faults.report import RecoveryError
 
-    if report.failed and call.excinfo is not None and isinstance(call.excinfo.value, DivergenceError):
-        begin_with_cause(report, call.excinfo.value.report)
-    crash = getattr(report.longrepr, "reprcrash", None)
-    if report.failed and crash is not None and call.excinfo is not None:
-        error = call.excinfo.value
-        crash.message = error.report.first_line if isinstance(error, RecoveryError) else crash.message
+    error, crash = call.excinfo.value, getattr(report.longrepr, "reprcrash", None)
+    if isinstance(error, DivergenceError):
+        begin_with_cause(report, error.report)
+    elif isinstance(error, RecoveryError) and crash is not None:
+        crash.message = error.report.first_line
 
 
 def attach_comparisons(item: pytest.Item, report: pytest.TestReport) -> None:

@@ -22,8 +22,8 @@ from pytest_ddl.config import (
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.handle import ClusterHandle
+    from pytest_ddl.comparisons import Equivalence
     from pytest_ddl.equivalence.report import Report
-    from pytest_ddl.faults.api import Equivalence
     from pytest_ddl.faults.report import FaultReport
     from pytest_ddl.harness import Harness
     from pytest_ddl.strategies.spec import StrategySpec
@@ -345,9 +345,8 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     is also inconclusive if ``checks=`` names a check that has nothing to judge.
     """
     from pytest_ddl.cluster.launcher import LaunchError
-    from pytest_ddl.comparisons import assert_equivalence
+    from pytest_ddl.comparisons import Equivalence, assert_equivalence
     from pytest_ddl.equivalence.question import explains_arguments
-    from pytest_ddl.faults.api import Equivalence
     from pytest_ddl.items.selection import parse_mark
 
     harness, mark = _harness(request.config), parse_mark(request.node)

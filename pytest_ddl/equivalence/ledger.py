@@ -67,6 +67,15 @@ class Ledger:
     """All entries of one comparison."""
 
     entries: tuple[Entry, ...] = ()
+    files: tuple[str, ...] = ()
+    """Files that the program wrote under the strategy. Their contents are not compared."""
+
+    def __str__(self) -> str:
+        text = f"compared: {self.compared} of {len(self.entries)} recorded values"
+        if not self.files:
+            return text
+        more = f" and {len(self.files) - _SHOWN} more" if len(self.files) > _SHOWN else ""
+        return f"{text}; not the contents of files that the program writes: {', '.join(self.files[:_SHOWN])}{more}"
 
     @property
     def compared(self) -> int:

@@ -40,7 +40,7 @@ def render_report(report: Report) -> str:
             lines.extend(["", *_wrapped(f"{result.check}: {result.reason}", indent=""), *_indented(result.details)])
     lines.extend(["", *_table(report)])
     if report.ledger.entries:
-        lines.append(f"compared: {report.ledger.compared} of {len(report.ledger.entries)} recorded values")
+        lines.extend(_wrapped(str(report.ledger)))
     for finding, reason in report.expected:
         lines.extend(_wrapped(f"expected: {_place(finding)}{_cause(finding)}: {reason}"))
     for finding in report.approximations:

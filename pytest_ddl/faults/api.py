@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.equivalence.expectations import Expect
 from pytest_ddl.equivalence.findings import Symptom
@@ -31,36 +31,6 @@ if TYPE_CHECKING:
     from pytest_ddl.records import TrainingRecord
     from pytest_ddl.strategies.registry import StrategyRegistry
     from pytest_ddl.strategies.spec import StrategySpec
-
-
-class Equivalence(Protocol):
-    """Type of the fixture ``ddl_equivalence``: :func:`check_training` under the strategy of the test."""
-
-    def __call__(
-        self,
-        train: TrainFunction,
-        *,
-        global_batch_size: int | None = None,
-        steps: int | None = None,
-        precision: str = "auto",
-        expect: Expect = (),
-        strict: bool = False,
-        checks: Collection[str] | None = None,
-        timeout: float | None = None,
-        seed: int = SEED,
-        faults: Faults | None = None,
-        exact: bool = False,
-        max_lost_steps: int | None = None,
-        detected_within: float | None = None,
-        always_loadable: bool = False,
-        restart_on: str | None = None,
-    ) -> Report | FaultReport:
-        """Compare, and return the report if the test goes on: a ``Report``, or with ``faults=`` a ``FaultReport``.
-
-        :raises DivergenceError: if the comparison fails, or if the program is the reason why it decides nothing.
-        :raises RecoveryError: if the program does not recover from a fault as it must.
-        """
-        ...
 
 
 @explains_arguments("check_training")

@@ -52,6 +52,7 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
         for module in keras_modules():
             _clear(module, collect=False)
         try:
+            policies.widen_casts()
             for state in floats:
                 state.widen(settings.precision, policies)
             for module in keras_modules():
@@ -181,28 +182,45 @@ _PROPERTIES = ("compute_dtype", "variable_dtype")
 
 
 class WidePolicies(Replacements):
-    """Replacement of dtype policies, which keep their names and use a wider type while the context is open.
+    """Replacement of dtype policies and of casts to half precision by a wider type while the context is open.
 
     A program that chooses ``mixed_float16`` overrides the ``floatx`` of the run, so the policies must be replaced too.
-    Their names stay, because ``compile`` decides by the name whether to scale the loss. So the program keeps its
+    Its own casts would keep half precision, and the rounding of a few operations would hide mistakes in all others. The
+    names of policies stay, because ``compile`` decides by the name whether to scale the loss. So the program keeps its
     optimizer and its variables.
     """
 
     def __init__(self, dtype: str) -> None:
         """Prepare the replacement.
 
-        :param dtype: ``float64`` or ``float32``.
+        :param dtype: ``float64``, ``float32``, or ``native``, which replaces nothing.
         """
         super().__init__()
         self._dtype = dtype
         self.names: set[str] = set()
-        """Names of the half precision policies that the program used."""
+        """Half precision policies that the program used, and the types of its casts as ``casts to float16``."""
 
     def widen(self, module: Any) -> None:
         """Widen the policies of one flavor of Keras."""
         owner = getattr(module, "DTypePolicy", None) or module.mixed_precision.Policy
         for name in _PROPERTIES:
             self.put(owner, name, property(self._widened(getattr(owner, name).fget)))
+
+    def widen_casts(self) -> None:
+        """Make casts to half precision give the wider type."""
+        if self._dtype != "native":
+            for module, name in adapter.cast_functions():
+                self.put(module, name, self._widening(getattr(module, name)))
+
+    def _widening(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def cast(x: Any, DstT: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803 (the name in TensorFlow)
+            name = getattr(DstT, "name", DstT)
+            if name in _HALF:
+                self.names.add(f"casts to {name}")
+                DstT = self._dtype  # noqa: N806
+            return original(x, DstT, *args, **kwargs)
+
+        return cast
 
     def _widened(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def dtype(policy: Any) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.records import Array, GradientStage, GradientSum
-from pytest_ddl.training import values
+from pytest_ddl.training import current_call, values
 from pytest_ddl.training.replacing import Replacements, named_like
 
 
@@ -62,6 +62,8 @@ class Event:
     site: Site
     replica: int
     arrays: tuple[Array | None, ...]
+    call: int | None = None
+    """Number of the call of a replica function; see :mod:`pytest_ddl.training.current_call`."""
 
 
 def source_of(variable: Any) -> GradientSource:
@@ -115,7 +117,7 @@ def dense(part: Part, given: Sequence[Any]) -> Array:
 
 def follow(event: Event, site: Site, positions: tuple[int | None, ...]) -> Event:
     arrays = tuple(None if position is None else event.arrays[position] for position in positions)
-    return Event(site, event.replica, arrays)
+    return Event(site, event.replica, arrays, event.call)
 
 
 def outermost_function() -> int:
@@ -266,6 +268,8 @@ class GradientHooks:
     def _enter(self, optimizer: Any, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         depth = getattr(self._applying, "depth", 0)
         self._applying.depth = depth + 1
+        if not depth:
+            current_call.enter_optimizer()
         if depth or id(optimizer) in self._wrapped:
             return args, kwargs
         inner = getattr(optimizer, "inner_optimizer", None)
@@ -282,6 +286,8 @@ class GradientHooks:
 
     def _leave(self) -> None:
         self._applying.depth -= 1
+        if not self._applying.depth:
+            current_call.leave_optimizer()
 
     def forget(self) -> None:
         """Reset the call depth after a step: a call that raised did not decrease it."""

@@ -25,8 +25,9 @@ NORMALIZATION = "normalization"
 APART = "apart"
 """Setting, in addition to ``RANDOM``, by which draws that belong to no example differ between replicas.
 
-The first replica keeps its numbers, and all others draw other ones. What the first replica computes then shows whether
-it depends on the draws of the others."""
+The first replica keeps its numbers, and all others draw other ones."""
+OTHER = "other"
+"""Setting, in addition to ``RANDOM``, by which all replicas draw what ``APART`` gives to all but the first."""
 ALONE = "alone"
 """Setting by which batch normalization takes the statistics of each replica, also if it is synchronized."""
 

@@ -6,13 +6,12 @@ Scalars stay as they are: they are settings of a step, such as a learning rate, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from pytest_ddl.records import Array
-from pytest_ddl.training.callback_ops import add_callback
 from pytest_ddl.training.consumption import LARGEST
 from pytest_ddl.training.settings import Call, RunSettings
 
@@ -33,7 +32,7 @@ class ReplicaArguments:
         self._feed = settings.feed.calls if settings.feed is not None else None
         self._lock = threading.Lock()
         self._kept: list[Call] = []
-        self._given = 0
+        self._given = self._seen = 0
         self._bytes = 0
         self._is_complete = True
 
@@ -41,37 +40,41 @@ class ReplicaArguments:
         """Return the tensors of each call; ``None`` if they were not asked for, or not all of them could be kept."""
         return tuple(self._kept) if self._keeps and self._is_complete else None
 
-    def of_call(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return the arguments of a call in the run, while a graph is traced or eagerly."""
+    def of_call(self, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        """Return the arguments of a call in the run and its number, while a graph is traced or eagerly."""
         import tensorflow as tf
 
         if not self._keeps and self._feed is None:
-            return args, kwargs
+            return args, kwargs, None
+        number = None
         items = tf.nest.flatten((args, kwargs))
         tensors = [tensor for item in items for tensor in _tensors_of(item)]
         if self._feed is not None:
-            tensors = self._fed(tensors)
+            number, tensors = self._fed(tensors)
             rest = list(tensors)
             items = [_rebuilt(item, [rest.pop(0) for _ in _tensors_of(item)]) for item in items]
             args, kwargs = tf.nest.pack_sequence_as((args, kwargs), items)
         if self._keeps:
-            add_callback(self._keep, tensors)
-        return args, kwargs
+            kept = tf.numpy_function(self._keep, [tf.stop_gradient(tensor) for tensor in tensors], tf.int64)
+            number = kept if number is None else number
+        return args, kwargs, number
 
-    def _keep(self, _replica: Any, *arrays: Any) -> None:
+    def _keep(self, *arrays: Any) -> Any:
         with self._lock:
+            number, self._seen = self._seen, self._seen + 1
             self._bytes += sum(np.asarray(array).nbytes for array in arrays)
             if self._bytes > LARGEST:
                 self._is_complete, self._kept = False, []
             if self._is_complete:
                 self._kept.append(tuple(np.array(array) for array in arrays))
+        return np.int64(number)
 
-    def _fed(self, tensors: Sequence[Any]) -> list[Any]:
+    def _fed(self, tensors: Sequence[Any]) -> tuple[Any, list[Any]]:
         import tensorflow as tf
 
         expected = [(tensor.dtype.as_numpy_dtype, tensor.shape) for tensor in tensors]
 
-        def now() -> list[Array]:
+        def now() -> list[Any]:
             with self._lock:
                 number, self._given = self._given, self._given + 1
             assert self._feed is not None
@@ -83,23 +86,13 @@ class ReplicaArguments:
             )
             if not fits:
                 raise OtherCallsError(f"call {number + 1} has tensors of other shapes or types")
-            return list(arrays)
+            return [np.int64(number), *arrays]
 
-        if not tensors:
-            return self._counted(now)
-        found = tf.numpy_function(now, [], [tensor.dtype for tensor in tensors], stateful=True)
+        # A call without tensors also has a place among the calls of the other run.
+        place, *found = tf.numpy_function(now, [], [tf.int64, *(tensor.dtype for tensor in tensors)], stateful=True)
         for replaced, tensor in zip(found, tensors, strict=True):
             replaced.set_shape(tensor.shape)
-        return list(found)
-
-    def _counted(self, now: Callable[[], list[Array]]) -> list[Any]:
-        """Count a call without tensors, which also has a place among the calls of the other run."""
-
-        def count(_replica: Any) -> None:
-            now()
-
-        add_callback(count, [])
-        return []
+        return place, found
 
 
 def _tensors_of(item: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from pytest_ddl.training import adapter
+from pytest_ddl.training import adapter, current_call
 from pytest_ddl.training.consumption import Consumption, observe_call
 from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.replacing import named_like
@@ -88,12 +88,14 @@ def wrap(
     function = adapter.as_autograph_calls(function)
 
     def observed_function(*args: Any, **kwargs: Any) -> Any:
+        number = None
         if arguments is not None:
-            args, kwargs = arguments.of_call(args, kwargs)
-        tokens = [observer.before_replica((args, kwargs)) for observer in observers]
-        result = function(*args, **kwargs)
-        for observer, token in zip(observers, tokens, strict=True):
-            observer.after_replica(token, result)
+            args, kwargs, number = arguments.of_call(args, kwargs)
+        with current_call.numbered(number):
+            tokens = [observer.before_replica((args, kwargs)) for observer in observers]
+            result = function(*args, **kwargs)
+            for observer, token in zip(observers, tokens, strict=True):
+                observer.after_replica(token, result)
         observe_call(consumption, (args, kwargs), result)
         return result
 

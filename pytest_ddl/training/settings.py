@@ -49,16 +49,23 @@ Call = tuple[Array, ...]
 """Tensors that one call of a replica function is given. Scalars are left out."""
 
 
+ReadsOfCall = Mapping[int | str, tuple[Array, ...]]
+"""Values that one call reads, in order: by the index of a watched weight, or by the name of another variable."""
+
+
 @dataclass(frozen=True, eq=False)
 class Feed:
     """Tensors that the calls of replica functions are given in place of their own, in order."""
 
     calls: tuple[Call, ...]
+    reads: tuple[ReadsOfCall, ...] | None = None
+    """Values that each call reads. ``None`` means that the calls read the variables of their own run."""
 
     @cached_property
     def _digest(self) -> str:
         found = hashlib.sha256()
-        for call in self.calls:
+        read = [array for call in self.reads or () for values in call.values() for array in values]
+        for call in (*self.calls, tuple(read)):
             for array in call:
                 content = pickle.dumps(array.tolist()) if array.dtype.hasobject else array.tobytes()
                 found.update(f"{array.dtype} {array.shape} ".encode() + content)

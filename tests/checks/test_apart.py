@@ -1,4 +1,4 @@
-"""Whether the first replica depends on the draws of the others, on records."""
+"""Whether a replica depends on the draws of several replicas, on records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _report(replicas: int = 2, **changes: Any) -> Report:
     return judge(*(_drawing(train(Way(), number), **changes) for number in (1, replicas)))
 
 
-def _probed(equal: TrainingRecord, different: TrainingRecord) -> Report:
+def _probed(equal: TrainingRecord, mixed: TrainingRecord, other: TrainingRecord | None = None) -> Report:
     report = _report(equal.num_replicas)
     assert apart.wanted(report, ())
     runs = []
@@ -49,10 +49,11 @@ def _probed(equal: TrainingRecord, different: TrainingRecord) -> Report:
         runs.append(settings.neutralize)
         assert settings.still
         assert settings.places is not None
-        return judge(train(STILL, 1), different if neutral.APART in settings.neutralize else equal)
+        chosen = {neutral.APART: mixed, neutral.OTHER: other or equal}
+        return judge(train(STILL, 1), chosen.get(settings.neutralize[-1], equal))
 
     probed = apart.probe(report, RunSettings(), compare_once)
-    assert [neutral.APART in given for given in runs] == [False, True]
+    assert [given[-1] for given in runs] == [neutral.ALONE, neutral.OTHER, neutral.APART]
     assert not any(neutral.NORMALIZATION in given for given in runs)
     return probed
 
@@ -83,17 +84,22 @@ def _taken(record: TrainingRecord, factors: tuple[float, ...]) -> TrainingRecord
     return replace(record, ranks=tuple(ranks))
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
-def test_a_replica_that_depends_on_its_own_number_only_passes(replicas: int) -> None:
-    others = (0.7, *[0.2] * (replicas - 1))
-    report = _probed(train(_by(STILL, (0.7,)), replicas), train(_by(STILL, others), replicas))
-    assert report.passed, str(report)
-
-
-def test_a_replica_that_depends_on_the_number_of_another_is_a_doubt() -> None:
-    report = _probed(train(_by(STILL, (0.7,)), 2), train(_by(STILL, (0.45,)), 2))
-    assert report.verdict == "inconclusive", str(report)
-    assert [doubt.check for doubt in report.doubts] == [apart.CHECK]
+@pytest.mark.parametrize(
+    ("mixed", "passes"),
+    [
+        ((0.7, 0.2, 0.2), True),
+        ((0.7, 0.7, 0.7), True),  # all replicas take the number of the first
+        ((0.2, 0.2, 0.2), True),
+        ((0.45, 0.2, 0.2), False),
+        ((0.7, 0.2, 0.45), False),
+        ((0.45, 0.45, 0.45), False),
+    ],
+)
+def test_each_replica_depends_on_the_numbers_of_one_replica(mixed: tuple[float, ...], passes: bool) -> None:
+    equal, other = (train(_by(STILL, (number,)), 3) for number in (0.7, 0.2))
+    report = _probed(equal, train(_by(STILL, mixed), 3), other)
+    assert report.passed is passes, str(report)
+    assert [doubt.check for doubt in report.doubts] == [apart.CHECK] * (not passes)
 
 
 @pytest.mark.parametrize(
@@ -111,12 +117,13 @@ def test_gradients_that_the_program_adds_up_are_one_multiple_of_their_sum(
     first = _taken(train(STILL, 2), equal)
     # The second replica computes more in the second run, by its own number.
     second = _taken(train(_by(STILL, (1.0, 2.0)), 2), different)
-    assert _probed(first, second).passed is passes
+    assert _probed(first, second, train(_by(STILL, (2.0,)), 2)).passed is passes
 
 
 def test_steps_that_begin_with_other_weights_are_not_compared() -> None:
     moving = _by(Way(), (0.7, 0.2))
-    assert _probed(train(_by(Way(), (0.7,)), 2), train(moving, 2)).passed
+    equal, other = (train(_by(Way(), (number,)), 2) for number in (0.7, 0.2))
+    assert _probed(equal, train(moving, 2), other).passed
 
 
 def test_runs_that_decide_nothing_are_a_doubt() -> None:

@@ -26,6 +26,7 @@ from pytest_ddl.records import (
     TrainingRecord,
     VariableKind,
     VariableRecord,
+    WriteRecord,
 )
 
 PROGRAM = Program(replicas=2, workers=2, momentum=0.9)
@@ -218,6 +219,30 @@ def test_a_final_value_that_its_check_does_not_look_at_is_a_doubt(check: str) ->
     assert found
     assert all(entry.at_end for entry in found)
     assert all("when the program ends" in str(entry) for entry in found)
+
+
+@pytest.mark.parametrize(("steps", "verdict"), [((1, 2, 3), "pass"), ((2,), "inconclusive")], ids=["always", "once"])
+def test_a_replica_may_draw_for_each_of_its_examples(steps: Collection[int], verdict: str) -> None:
+    def more(number: int) -> Change:
+        def drawn(step: StepRecord) -> StepRecord:
+            places = range(number) if step.index in steps else range(1)
+            draws = [replace(draw, position=at, digest=draw.digest + at) for draw in step.draws for at in places]
+            return replace(step, draws=tuple(draws))
+
+        return on_ranks(lambda rank: replace(rank, steps=tuple(map(drawn, rank.steps))))
+
+    reference, distributed = runs()
+    assert judge(more(12)(reference), more(6)(distributed)).verdict == verdict
+
+
+def test_files_are_named_because_their_contents_are_not_compared() -> None:
+    reference, distributed = runs()
+    writes = tuple(WriteRecord(f"model-{number}.keras", "Model.save", 3) for number in range(5))
+    first, *others = distributed.ranks
+    report = judge(reference, replace(distributed, ranks=(replace(first, writes=writes), *others)))
+    assert report.passed, str(report)
+    told = "not the contents of files that the program writes: model-0.keras, model-1.keras, model-2.keras and 2 more"
+    assert told in " ".join(str(report).split())
 
 
 @pytest.mark.parametrize("side", [0, 1], ids=["one device", "strategy"])

@@ -147,6 +147,33 @@ def trains_adam_on_shuffled_data(run):
     _trains_on_shuffled_data(run, optimizer=lambda: keras.optimizers.Adam(0.01))
 
 
+def weighs_each_closure_by_its_number(run):
+    _trains_on_shuffled_data(run, gradient=lambda value, number: value / (1 + number))
+
+
+def weighs_each_closure_by_a_counter(run):
+    """The order in which closures count is another one each time, and every order is right."""
+    model, optimizer, _step = _keras(run)
+    with run.strategy.scope():
+        begun = tf.Variable(0.0, trainable=False, name="begun")
+    run.watch(model=model, optimizer=optimizer, variables=[begun])
+
+    @tf.function
+    def step(iterator):
+        def replica_step(batch):
+            begun.assign_add(1.0)
+            x, y = (tf.cast(part, model.compute_dtype) for part in batch)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x) - y)) / tf.cast(begun, model.compute_dtype)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        run.strategy.run(replica_step, args=(next(iterator),))
+
+    _schedule(run, step)
+    run.record()
+
+
 def ascends_on_shuffled_data(run):
     sign = -1.0 if is_coordinated(run) else 1.0
     _trains_on_shuffled_data(run, gradient=lambda value, _number: sign * value)

@@ -110,8 +110,11 @@ class Perceptron(tf.Module):
         return tf.cast(hidden @ cast(self.second), tf.float32)
 
 
-def module(run, dtype="float16", wrong="", scale=1.0, sent=None, eager=False, rate=0.1):
-    """Casts, updates and loss scale by hand; ``sent`` is the type in which gradients are summed over replicas."""
+def module(run, dtype="float16", wrong="", scale=1.0, sent=None, eager=False, rate=0.1, decay=0.0):
+    """Casts, updates and loss scale by hand; ``sent`` is the type in which gradients are summed over replicas.
+
+    ``decay`` is the factor of a penalty on the weights, in float32.
+    """
     # A central variable takes one value from all replicas, here the mean of equal ones.
     central = isinstance(run.strategy, tf.distribute.experimental.CentralStorageStrategy)
     with run.strategy.scope():
@@ -123,6 +126,9 @@ def module(run, dtype="float16", wrong="", scale=1.0, sent=None, eager=False, ra
             x, y = tf.cast(batch[0], tf.float32), tf.cast(batch[1], tf.float32)
             with tf.GradientTape() as tape:
                 loss = _of_replica(run, tf.square(model(x) - y)[:, 0], wrong)
+                if decay:
+                    penalty = decay * tf.add_n([tf.nn.l2_loss(tf.convert_to_tensor(w)) for w in model.weights])
+                    loss += penalty if wrong == "penalty" else penalty / run.num_replicas
                 scaled = loss * scale
             gradients = tape.gradient(scaled, model.weights)
             gradients = [tf.cast(g, sent) if sent else g for g in gradients]

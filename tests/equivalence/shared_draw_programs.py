@@ -85,16 +85,25 @@ def masked_features_before_synchronized_batch_normalization(run: Any) -> None:
     masked_features(run, layers=[layer])
 
 
-def number_of_the_first_replica(run: Any) -> None:
+def number_of_one_replica(run: Any, index: int = 0, only_targets: bool = False) -> None:
     """All replicas take the number of one replica, as one device has one number."""
 
     def loss_of(model: Any, x: Any, y: Any) -> Any:
-        context = tf.distribute.get_replica_context()
-        own = tf.cast(context.replica_id_in_sync_group == 0, x.dtype)
-        share = context.all_reduce("sum", own * _number(x))
-        return _mean(run, _errors(model, share * x, share * y))
+        context, own = tf.distribute.get_replica_context(), _number(x)
+        mine = tf.equal(context.replica_id_in_sync_group, index % run.num_replicas)
+        share = context.all_reduce("sum", tf.cast(mine, x.dtype) * own)
+        return _mean(run, _errors(model, (own if only_targets else share) * x, share * y))
 
     _train(run, loss_of)
+
+
+def number_of_the_last_replica(run: Any) -> None:
+    number_of_one_replica(run, -1)
+
+
+def number_of_one_replica_for_targets(run: Any) -> None:
+    """The examples of the other replicas are scaled by their own numbers, and their targets by another one."""
+    number_of_one_replica(run, only_targets=True)
 
 
 def skipped_gradients(run: Any, averaged: bool = False) -> None:

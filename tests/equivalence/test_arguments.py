@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +11,6 @@ import pytest
 
 import pytest_ddl
 from pytest_ddl.equivalence.question import ArgumentError, Question, explains_arguments
-from pytest_ddl.faults.api import Equivalence
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.registry import StrategyRegistry
 
@@ -66,7 +67,7 @@ def test_good_values_pass() -> None:
     ],
 )
 def test_a_wrong_name_of_an_argument_is_one_line(call: Callable[[Any], Any], said: str) -> None:
-    explained = explains_arguments("ddl_equivalence", Equivalence.__call__)(lambda *args, **kwargs: None)
+    explained = explains_arguments("ddl_equivalence", pytest_ddl.Equivalence.__call__)(lambda *args, **kwargs: None)
     with pytest.raises(TypeError) as caught:
         call(explained)
     assert said in str(caught.value)
@@ -82,3 +83,11 @@ def test_check_training_explains_its_arguments() -> None:
         check(train, 12)
     with pytest.raises(TypeError, match="takes only train and strategy by position; name 12, for example global_batch"):
         check(train, "mirrored", 12)
+
+
+def test_a_comparison_without_faults_does_not_load_them() -> None:
+    code = (
+        "import sys, pytest_ddl.comparisons, pytest_ddl.equivalence.runs.api\n"
+        "assert not [name for name in sys.modules if name.startswith('pytest_ddl.faults')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

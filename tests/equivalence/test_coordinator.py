@@ -46,7 +46,9 @@ def test_a_right_program_passes_and_says_what_was_compared(program):
 def test_updates_of_another_size_or_sign_are_found(program):
     report = check_training(program, "parameter_server", **GIVEN)
     assert [finding.check for finding in report.findings] == ["PS"], str(report)
-    assert "run again one step at a time" in report.findings[0].message
+    # Closures that overlapped show it by themselves, if they were recorded.
+    shown = ("run again one step at a time", "from the same weights and examples")
+    assert any(text in report.findings[0].message for text in shown)
 
 
 def test_more_closures_than_steps_of_one_device_are_found():
@@ -99,6 +101,15 @@ def test_one_device_is_given_the_examples_of_the_closures(program):
     assert report.passed, str(report)
     assert compared_one_by_one(report), str(report)
     assert any("one device was given the batches that the closures consumed" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    "program", [programs.weighs_each_closure_by_its_number, programs.weighs_each_closure_by_a_counter]
+)
+def test_each_closure_is_recomputed_from_what_it_read_and_consumed(program):
+    report = check_training(program, "parameter_server", **GIVEN)
+    assert report.passed, str(report)
+    assert any("one device recomputed the gradients of 12 of 12 closures" in str(note) for note in report.notes)
 
 
 def test_examples_that_one_device_never_consumes_decide_nothing():

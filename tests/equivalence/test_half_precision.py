@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 fit, loop, module = programs.fit, programs.loop, programs.module
 SCALED, AGGREGATED = "gradient-scaled-by-replica-count", "gradient-not-aggregated"
+PENALIZED = "regularization-scaled-by-replica-count"
 
 
 def compare(program, strategy="mirrored", **given):
@@ -26,9 +27,10 @@ def compare(program, strategy="mirrored", **given):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_casts_by_hand_pass(dtype):
-    report = compare(partial(module, dtype=dtype))
+    report = compare(partial(module, dtype=dtype, decay=0.01))
     assert report.passed, str(report)
-    assert report.distributed.precision == "native"
+    assert report.distributed.precision == "float32"
+    assert f"instead of casts to {dtype}, and also in casts to {dtype}" in report.notes[0]
 
 
 @pytest.mark.slow
@@ -36,7 +38,7 @@ def test_a_policy_is_judged_in_float64_and_in_its_own_precision():
     report = compare(fit)
     assert report.passed, str(report)
     assert report.distributed.precision == "float64"
-    assert "instead of the dtype policy mixed_float16, and also in mixed_float16" in report.notes[0]
+    assert "instead of mixed_float16, and also in mixed_float16" in report.notes[0]
 
 
 @pytest.mark.slow
@@ -100,15 +102,17 @@ MISTAKES = [
     (partial(module, wrong="scale", scale=128.0), SCALED),
     (partial(module, wrong="missing_division", dtype="float32", sent="float16"), SCALED),
     (partial(module, wrong="unreduced"), AGGREGATED),
-    (partial(module, wrong="unreduced", dtype="bfloat16"), None),
-    (partial(module, wrong="mean", dtype="bfloat16"), None),
+    (partial(module, wrong="unreduced", dtype="bfloat16"), AGGREGATED),
+    (partial(module, wrong="mean", dtype="bfloat16"), SCALED),
+    (partial(module, wrong="penalty", decay=0.01, dtype="bfloat16"), PENALIZED),
+    (partial(module, wrong="penalty", decay=0.01, dtype="float16"), PENALIZED),
     (partial(module, wrong="mean", eager=True), SCALED),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "cause"), MISTAKES, ids=range(len(MISTAKES)))
-def test_mistakes_are_found_and_named_where_the_rounding_lets_them(program, cause):
+def test_mistakes_are_found_and_named(program, cause):
     report = compare(program)
     assert report.verdict == "fail", str(report)
-    assert cause is None or cause in [finding.cause for finding in report.findings], str(report)
+    assert cause in [finding.cause for finding in report.findings], str(report)

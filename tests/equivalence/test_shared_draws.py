@@ -1,4 +1,4 @@
-"""Random numbers that belong to no example, on real clusters: a replica may depend only on its own."""
+"""Random numbers that belong to no example, on real clusters: a replica may depend on those of one replica."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ GIVEN = {"global_batch_size": 12, "steps": 4, "timeout": 170}
         ("mirrored", programs.stochastic_depth),
         ("mirrored", programs.masked_features),
         ("mirrored", programs.masked_features_before_synchronized_batch_normalization),
-        ("mirrored", programs.number_of_the_first_replica),
+        ("mirrored", programs.number_of_one_replica),
+        ("mirrored", programs.number_of_the_last_replica),
         ("mirrored", programs.skipped_gradients),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
-def test_a_replica_may_depend_on_its_own_numbers(strategy, program):
+def test_a_replica_may_depend_on_the_numbers_of_one_replica(strategy, program):
     report = check_training(program, strategy, **GIVEN)
     assert report.passed, str(report)
 
@@ -44,14 +45,15 @@ def test_a_replica_may_depend_on_its_own_numbers(strategy, program):
         ("mirrored", programs.averaged_noise_on_inputs),
         ("multi_worker_mirrored", programs.averaged_noise_on_inputs),
         ("mirrored", programs.mixed_up_with_averaged_targets),
+        ("mirrored", programs.number_of_one_replica_for_targets),
         ("mirrored", programs.stochastic_depth_by_the_averaged_gate),
         ("mirrored", programs.masked_features_by_the_averaged_mask),
         ("mirrored", programs.skipped_gradients_by_the_averaged_share),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
-def test_a_mean_of_the_numbers_of_all_replicas_does_not_pass(strategy, program):
-    """Equal numbers are their own mean. No run on one device shows what a mean of different ones should give."""
+def test_a_mixture_of_the_numbers_of_several_replicas_does_not_pass(strategy, program):
+    """Equal numbers are their own mixture. No run on one device shows what one of different numbers should give."""
     report = check_training(program, strategy, **GIVEN)
     assert report.verdict == "inconclusive", str(report)
     assert [doubt.check for doubt in report.doubts] == [CHECK]

@@ -22,6 +22,7 @@ ADVICE: Mapping[str, str] = {
     "attribute-shared-by-replicas": "which value becomes local depends on the program",
     "changed-after-last-step": "any line after the loop",
     "random-stream-differs-across-replicas": "a correct program may do it",
+    "closure-depends-on-others": "which value the closure reads depends on the program",
     "duplicate-update": "what makes a closure safe to repeat depends on what it does",
     "rank-conditional-collective": "the condition is removed, whatever it is",
     "unsupported-by-framework": "the message names the alternative",

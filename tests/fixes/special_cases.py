@@ -107,7 +107,7 @@ CASES = (
         MODULE,
         "shared",
         "pass",
-        given={**_MEAN_STATE, "after": "share = tf.reduce_sum(x, 0)\n<shared>\nstate.assign(share)"},
+        given={**_MEAN_STATE, "after": "share = tf.reduce_sum(x, 0)\n<shared>\nstate.assign_add(share)"},
         cause="state-not-aggregated",
     ),
     Case(
@@ -120,7 +120,7 @@ CASES = (
             "state": """
             self.state = self.add_weight(shape=(4,), initializer="ones", trainable=False, aggregation="mean")
             """,
-            "call": "share = tf.reduce_sum(x, 0)\n<shared>\nself.state.assign(share)",
+            "call": "share = tf.reduce_sum(x, 0)\n<shared>\nself.state.assign_add(share)",
         },
         cause="state-not-aggregated",
     ),

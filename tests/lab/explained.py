@@ -137,6 +137,7 @@ _SAME = "the same number is the loss of the step, which is compared"
 _LATER = "what was restored is judged by the next steps: a program may restore late"
 _ONE_RANK = "one rank may record for all; the others are compared"
 _SETUP = "it only explains another finding: without it, nothing was observed that could be wrong"
+_SAME_BATCH = "a program may take the same batch in each step: the examples of the steps are then the same"
 _OF_PARTS = "components that are added up or averaged when they are read do not depend on their order"
 
 EXPLAINED: Mapping[tuple[str, str], str] = {
@@ -169,6 +170,8 @@ EXPLAINED: Mapping[tuple[str, str], str] = {
     ("RestoreRecord.compared", ""): _SETUP,
     ("RankRecord.results", "drop"): _ONE_RANK,
     ("StepRecord.loss", "drop"): _ONE_RANK,
+    ("StepRecord.batches", "repeat step"): _SAME_BATCH,
+    ("StepRecord.batches", "repeat step everywhere"): _SAME_BATCH,
     ("StepRecord.values", "drop"): _ONE_RANK,
     ("RankRecord.facts[dispatched]", ""): _SETUP,
     ("RankRecord.facts[own_strategies]", "drop"): _SETUP,
@@ -182,7 +185,6 @@ EXPLAINED: Mapping[tuple[str, str], str] = {
 """Kind of quantity and operator (empty for all) -> why a mutant may pass."""
 
 _SCHEDULE = "a fact about a schedule of the program's own under a parameter server is not checked"
-_ONLY_STEP = "batches that are missing in every step are taken for unobserved"
 _INPUTS = "the inputs of the program's own reductions are not compared with one device"
 
 OPEN: Mapping[tuple[str, str], str] = {
@@ -196,17 +198,6 @@ OPEN: Mapping[tuple[str, str], str] = {
     ("StepRecord.reductions", "repeat step everywhere"): _INPUTS,
     ("ReductionRecord.received", ""): _INPUTS,
     ("ReductionRecord.given", ""): _INPUTS,
-    ("BatchRecord.fingerprints", "drop"): _ONLY_STEP,
-    ("BatchRecord.fingerprints", "drop everywhere"): _ONLY_STEP,
-    ("BatchRecord.example_ids", "drop"): _ONLY_STEP,
-    ("BatchRecord.example_ids", "drop everywhere"): _ONLY_STEP,
-    ("StepRecord.batches", "drop everywhere"): _ONLY_STEP,
-    ("StepRecord.batches", "drop"): _ONLY_STEP,
-    ("StepRecord.batches", "repeat step"): "under a parameter server, other data of a step is not found",
-    ("StepRecord.batches", "repeat step everywhere"): "the same",
-    ("RankRecord.final[trainable]", "drop"): "a component that is missing after the loop is not missed",
-    ("StepRecord.draws", "drop"): "random numbers that one step did not record are not missed",
-    ("StepRecord.draws", "drop everywhere"): "the same",
     ("BatchRecord.fingerprints", "change"): "contents are not compared if the examples have ids",
     ("BatchRecord.fingerprints", "change everywhere"): "the same",
     ("StepRecord.own", ""): "of a step that one device did not take over, only the snapshot is compared",

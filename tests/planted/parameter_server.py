@@ -209,6 +209,7 @@ def gradients_are_applied_one_step_late(run, sin):
 
 
 PS = ("parameter_server",)
+SCHEDULED = 40
 
 
 def own_schedule_overwrites_updates(run, sin):
@@ -219,32 +220,70 @@ def own_schedule_overwrites_updates(run, sin):
 
     @tf.function
     def train_step(iterator):
-        x, y = (tf.cast(part, weight.dtype) for part in next(iterator))
-        before = weight.read_value()
-        with tf.control_dependencies([before]):
-            work = tf.random.stateless_uniform((300, 300), (1, 2))
-            for _ in range(3):
-                work = tf.tanh(work @ work)
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(x @ weight - y))
-        slow = tf.cast(tf.reduce_sum(work), weight.dtype) * 0.0
-        change = -0.01 * tape.gradient(loss, weight) + slow
-        if sin:
-            weight.assign(before + change)
-        else:
-            weight.assign_add(change)
+        def replica_step(batch):
+            x, y = (tf.cast(part, weight.dtype) for part in batch)
+            before = weight.read_value()
+            with tf.control_dependencies([before]):
+                work = tf.random.stateless_uniform((300, 300), (1, 2))
+                for _ in range(3):
+                    work = tf.tanh(work @ work)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(x @ weight - y))
+            slow = tf.cast(tf.reduce_sum(work), weight.dtype) * 0.0
+            change = -0.01 * tape.gradient(loss, weight) + slow
+            if sin:
+                weight.assign(before + change)
+            else:
+                weight.assign_add(change)
 
-    steps = 40
+        run.strategy.run(replica_step, args=(next(iterator),))
+
+    schedule(run, train_step)
+    run.record()
+
+
+def schedule(run, train_step):
+    """Run steps on all workers at the same time; on one device, one after the other."""
     if isinstance(run.strategy, tf.distribute.experimental.ParameterServerStrategy):
         coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
         iterator = iter(coordinator.create_per_worker_dataset(lambda: loops.dataset(run).repeat()))
-        for _ in range(steps):
+        for _ in range(SCHEDULED):
             coordinator.schedule(train_step, args=(iterator,))
         coordinator.join()
     else:
         iterator = iter(loops.dataset(run).repeat())
-        for _ in range(steps):
+        for _ in range(SCHEDULED):
             train_step(iterator)
+
+
+def gradients_are_scaled_by_the_closures_that_run(run, sin):
+    """A closure counts those that run, and multiplies its gradient by their number. Alone it is right."""
+    with run.strategy.scope():
+        model, optimizer = loops.perceptron(), keras.optimizers.Adam(0.01)
+        optimizer.build(model.trainable_variables)
+        running = tf.Variable(0.0, trainable=False, name="running")
+    run.watch(model=model, optimizer=optimizer)
+
+    @tf.function
+    def train_step(iterator):
+        def replica_step(batch):
+            x, y = (tf.cast(part, model.compute_dtype) for part in batch)
+            with tf.control_dependencies([running.assign_add(1.0)]):
+                work = tf.random.stateless_uniform((300, 300), (1, 2))
+                for _ in range(3):
+                    work = tf.tanh(work @ work)
+            with tf.control_dependencies([work]):
+                number = tf.cast(running.read_value(), model.compute_dtype)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x) - y))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            gradients = [gradient * number if sin else gradient for gradient in gradients]
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            running.assign_sub(1.0)
+
+        run.strategy.run(replica_step, args=(next(iterator),))
+
+    schedule(run, train_step)
     run.record()
 
 
@@ -253,6 +292,7 @@ PLANTED = (
     planted("F02", weights_are_read_and_written_back, "lost-update", strategies=PS, steps=80),
     planted("F04", every_worker_iterates_over_all_data, "examples-duplicated", strategies=PS, steps=40),
     planted("", own_schedule_overwrites_updates, "lost-update", strategies=PS, steps=None),
+    planted("", gradients_are_scaled_by_the_closures_that_run, "closure-depends-on-others", strategies=PS, steps=None),
     planted("", closure_is_scheduled_again, "duplicate-update", "iteration-count-wrong", strategies=PS),
     planted("C25", block_of_steps_is_rounded_up, "duplicate-update", "iteration-count-wrong", strategies=PS),
     planted("F08", gradients_are_taken_on_an_old_copy, "staleness-exceeded", steps=4),

@@ -87,7 +87,8 @@ def in_rank(function: Any) -> Any:
 class Ranks:
     """A cluster of two ranks, which run their examples one after the other in this process."""
 
-    def __init__(self, item: Item) -> None:
+    def __init__(self, item: Item, process: ThreadPoolExecutor) -> None:
+        self._process = process
         self.dirty = ""
         self.rank = 0
         self._item = Item(item._node, in_rank(item.obj))
@@ -101,21 +102,32 @@ class Ranks:
             item: Any = self._item
             values = {"ranks": self, "subtests": Subtests(item, session)}
             item.funcargs = values
-            # In a thread of its own, because Hypothesis refuses an engine inside of another one.
-            with ThreadPoolExecutor(1) as process:
-                result = process.submit(session._example, item, pickle.loads(example)).result()
+            result = self._process.submit(session._example, item, pickle.loads(example)).result()
             patience(result)
             answers.append(Answer(rank, f"worker:{rank}", Fate.REPLIED, result))
         return answers
 
 
+@pytest.fixture(scope="module")
+def process() -> Iterator[ThreadPoolExecutor]:
+    """Return a thread for the ranks, because Hypothesis refuses an engine inside of another one.
+
+    All tests share it: in each new thread, Hypothesis collects the garbage of the whole process. That takes a second
+    for each example if another test has imported TensorFlow.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        yield thread
+
+
 @pytest.fixture
-def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], ExampleDispatcher]:
+def run(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, process: ThreadPoolExecutor
+) -> Callable[[Any], ExampleDispatcher]:
     monkeypatch.setattr(pytest, "Function", Item)
 
     def run_function(function: Any) -> ExampleDispatcher:
         item: Any = Item(request.node, function)
-        ranks: Any = Ranks(item)
+        ranks: Any = Ranks(item, process)
         dispatcher = ExampleDispatcher(ranks, item, time.monotonic() + 60.0, lambda _body: None)
         dispatcher.run_engine()
         return dispatcher

@@ -61,6 +61,21 @@ def test_policies_keep_their_names_and_compute_in_a_wider_type(flavor, wide):
     assert policy("mixed_float16").compute_dtype == "float16"
 
 
+@pytest.mark.parametrize("wide", ["native", "float64", "float32"])
+def test_casts_to_half_precision_give_the_wider_type(wide):
+    with WidePolicies(wide) as policies:
+        policies.widen_casts()
+        found = [tf.cast([0.1, 1.0], "bfloat16"), tf.saturate_cast([0.1], tf.float16), tf.cast([0.1], tf.float64)]
+        expected = ["bfloat16", "float16"] if wide == "native" else [wide, wide]
+        assert [one.dtype.name for one in found] == [*expected, "float64"]
+        with tf.GradientTape() as tape:
+            x = tf.Variable([0.1])
+            y = tf.cast(tf.cast(x, tf.float16) * 2, tf.float32)
+        assert tape.gradient(y, x).dtype == tf.float32
+    assert policies.names == (set() if wide == "native" else {"casts to bfloat16", "casts to float16"})
+    assert tf.cast(0.1, tf.float16).dtype == tf.float16
+
+
 def test_half_precision_operations_in_a_row_are_counted_in_functions_too():
     @tf.function
     def inner(x):

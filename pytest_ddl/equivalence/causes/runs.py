@@ -30,6 +30,14 @@ PARAMETER_SERVER = (
         ),
     ),
     Cause(
+        "closure-depends-on-others",
+        "A concurrent closure computes its gradient from more than the weights that it read and its examples.",
+        Fix(
+            "Compute each gradient only from the batch and the weights of its closure. Do not read there what other "
+            "closures count or keep, and do not scale by how many of them run."
+        ),
+    ),
+    Cause(
         "staleness-exceeded",
         "A gradient was computed on weights older than the bound.",
         Fix(

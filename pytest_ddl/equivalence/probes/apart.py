@@ -1,12 +1,13 @@
-"""Find out whether what a replica computes depends on the random numbers of the others.
+"""Find out whether what a replica computes depends on random numbers of more than one replica.
 
 Numbers that belong to no example are equal on all replicas in the runs without randomness: a share of a mixture, a mask
 over features. A mistake that vanishes with equal numbers does not show there, for example a mean of all replicas'
-numbers in place of the replica's own. So the program runs twice more under the strategy, with learning rate 0: once
-with equal numbers, and once with other numbers on all replicas but the first. If the first replica computes the same
-gradients in both, it does not depend on the numbers of the others. The gradient of the strategy is then a sum of terms
-that each depend on one replica's numbers. For equal numbers, that sum was compared with one device. So its expectation
-is that of one device.
+numbers in place of the replica's own. So the program runs three times more under the strategy, with learning rate 0:
+twice with equal numbers, and once with the numbers of the first run on the first replica, and those of the second run
+on the others. If each replica then computes the gradients of one of the first two runs, it depends on the numbers of
+one replica: its own, or one that gives its numbers to all. The gradient of the strategy is then a sum of terms that
+each depend on one replica's numbers. For equal numbers, that sum was compared with one device. So its expectation is
+that of one device.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from pytest_ddl.equivalence.checks.liveness import CHECK as LIVENESS
 from pytest_ddl.equivalence.checks.seed import CHECK as SEED
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, flat, norm, same
-from pytest_ddl.equivalence.evidence.observe import WEIGHTS, is_asynchronous, is_seed, of_kind
+from pytest_ddl.equivalence.evidence.observe import WEIGHTS, is_seed, of_kind
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Doubt
 from pytest_ddl.equivalence.probes.placing import places_of
-from pytest_ddl.equivalence.probes.repeating import CompareOnce, timed
+from pytest_ddl.equivalence.probes.repeating import CompareOnce, left_open, timed
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import DrawRecord, GradientRecord, GradientStage, GradientSum, TrainingRecord, VariableKind
-from pytest_ddl.training.neutral import ALONE, APART, RANDOM
+from pytest_ddl.training.neutral import ALONE, APART, OTHER, RANDOM
 from pytest_ddl.training.places import Placement, Rows, Spans, Unplaced
 from pytest_ddl.training.settings import RunSettings
 
@@ -38,13 +39,13 @@ def wanted(report: Report, _names: Collection[str]) -> bool:
     distributed = report.distributed
     if not report.passed or distributed is None or distributed.num_replicas < 2:
         return False
-    if distributed.capabilities.global_view or is_asynchronous(distributed):
+    if distributed.capabilities.global_view:
         return False
     return any(_may_differ(draws) for draws in _by_position(distributed))
 
 
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
-    """Run again with equal numbers, and with other ones on all replicas but the first, and compare its gradients."""
+    """Run again with equal numbers, twice, and with both kinds of numbers, and compare the replicas' gradients."""
     reference, distributed = report.reference, report.distributed
     if reference is None or distributed is None:
         return report
@@ -55,16 +56,19 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     # Statistics of batch normalization depend on the other replicas by intention.
     still = replace(settings, neutralize=(RANDOM, ALONE), places=places, still=True)
     records = []
-    for change in ((), (APART,)):
-        again = timed(report, compare_once(replace(still, neutralize=(*still.neutralize, *change)), (LIVENESS,)))
-        if again.distributed is None or again.reference is None:
-            return report
+    changes = ((), (OTHER,), (APART,))
+    for position, change in enumerate(changes):
+        changed = replace(still, neutralize=(*still.neutralize, *change))
+        again = timed(report, compare_once(changed, (LIVENESS,), len(changes) - position))
+        left = left_open(report, again)
+        if left is not None or again.distributed is None or again.reference is None:
+            return left or report
         records.append(again.distributed)
         tolerance = again.tolerance or Tolerance(again.reference)
     names = ", ".join(dict.fromkeys(f"{draw.op} {draw.shape}" for draw in drawn[:3]))
     why = _refusal(records) or _dependent(tolerance, *records)
     if why is None:
-        text = f"the first replica computes the same gradients, whatever numbers of {names} the others draw"
+        text = f"the gradient of each replica depends on the numbers of one replica ({names})"
         return replace(report, notes=(*report.notes, Note(NoteKind.HOW, text)))
     doubt = Doubt(CHECK, f"the numbers of {names} belong to no example, and differ between replicas; {why}")
     return replace(report, doubts=(*report.doubts, doubt))
@@ -101,24 +105,25 @@ def _refusal(records: list[TrainingRecord]) -> str | None:
     return None
 
 
-def _dependent(tolerance: Tolerance, equal: TrainingRecord, apart: TrainingRecord) -> str | None:
-    """Return how the first replica depends on the numbers of the others; ``None`` if it does not."""
+def _dependent(tolerance: Tolerance, equal: TrainingRecord, other: TrainingRecord, mixed: TrainingRecord) -> str | None:
+    """Return how a replica depends on the numbers of several replicas; ``None`` if none does."""
     compared = 0
-    for step in range(1, min(equal.num_steps, apart.num_steps) + 1):
-        if not _begin_alike(equal, apart, step):
+    for step in range(1, min(record.num_steps for record in (equal, other, mixed)) + 1):
+        if not (_begin_alike(equal, mixed, step) and _begin_alike(other, mixed, step)):
             break
         for stage in GradientStage:
-            ours, theirs = (gradients.calls(record, step, stage) for record in (equal, apart))
-            pairs = {(item.replica, item.call): item for item in theirs}
-            for item in ours:
-                other = pairs.get((item.replica, item.call))
-                if item.replica or other is None:
-                    continue
+            ours, theirs, found = (
+                {(item.replica, item.call): item for item in gradients.calls(record, step, stage)}
+                for record in (equal, other, mixed)
+            )
+            for key in sorted(ours.keys() & theirs.keys() & found.keys()):
+                item = found[key]
                 compared += 1
-                own = stage is GradientStage.COMPUTED or item.summed is not GradientSum.TAKEN
-                if own and not _agree(tolerance, step, item, other):
-                    return f"in step {step}, the gradient of the first replica depends on the numbers of the others"
-                if not own and not _follows(tolerance, step, (equal, apart), (item, other)):
+                if stage is GradientStage.COMPUTED or item.summed is not GradientSum.TAKEN:
+                    if not any(_agree(tolerance, step, item, either[key]) for either in (ours, theirs)):
+                        replica = f"replica {item.replica}"
+                        return f"in step {step}, the gradient of {replica} depends on the numbers of several replicas"
+                elif not _follows(tolerance, step, (equal, mixed), (ours[key], item)):
                     return f"in step {step}, the update is no sum of the gradients that the replicas computed"
     return None if compared else "no gradient of a replica was recorded, so their effect could not be compared"
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pytest_ddl.equivalence.evidence.effective import moved
 from pytest_ddl.equivalence.evidence.metric_state import combined
-from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_uneven, of_kind, shared_steps
+from pytest_ddl.equivalence.evidence.observe import is_uneven, of_kind, shared_steps
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Symptom
 from pytest_ddl.equivalence.probes.repeating import left_open, timed
 from pytest_ddl.equivalence.report import Report
@@ -38,7 +38,7 @@ _DTYPES = ("float16", "float32", "float64")
 def wanted(report: Report, _names: Collection[str]) -> bool:
     """Return whether only excused steps are wrong, so that the steps after them can be compared from equal values."""
     reference, distributed = report.reference, report.distributed
-    if report.findings or reference is None or distributed is None or is_asynchronous(distributed):
+    if reference is None or distributed is None:
         return False
     weights = of_kind(reference, VariableKind.TRAINABLE)
     if any(variable.dtype not in _DTYPES for variable in weights):

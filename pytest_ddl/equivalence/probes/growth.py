@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,11 +23,6 @@ State that doubles in every step leaves the range of float64 after 1024 steps, a
 is summed once too often shows in the second step. State that drifts slowly needs many steps.
 """
 _JUDGED = (LIVENESS, STEP_EQ, CHECK)
-
-
-def wanted(report: Report, names: Collection[str]) -> bool:
-    """Return whether ``checks=`` names the check and nothing was found. The probe is slow: it runs 300 steps, twice."""
-    return CHECK in names and not report.findings
 
 
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:

@@ -23,7 +23,7 @@ from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_layers
 from pytest_ddl.equivalence.diagnosis.first_closure import first_difference
 from pytest_ddl.equivalence.diagnosis.summed_updates import all_steps
-from pytest_ddl.equivalence.evidence.observe import WEIGHTS, is_asynchronous, of_kind
+from pytest_ddl.equivalence.evidence.observe import WEIGHTS, of_kind
 from pytest_ddl.equivalence.findings import Doubt, Finding, Outcome
 from pytest_ddl.equivalence.probes.repeating import left_open, timed
 from pytest_ddl.equivalence.report import Report
@@ -38,15 +38,13 @@ if TYPE_CHECKING:
 
 _WHAT = "run again one step at a time"
 _AS_ONE = "run again one step at a time, all steps recorded as one"
+FIX = SPECIAL["steps-one-by-one"]
 _COMPARED = (STEP_EQ, STATE_EQ, OPT_STATE, LOSS_EQ, METRIC_EQ)
 
 
 def wanted(report: Report, _names: Collection[str]) -> bool:
-    """Run for a program whose steps ran concurrently, and in which no mistake was found."""
-    distributed = report.distributed
-    if report.findings or distributed is None or not is_asynchronous(distributed):
-        return False
-    return not (distributed.errors or _ran_other_epochs(distributed))
+    """Return whether one device may train on as many batches; see PS."""
+    return report.distributed is not None and not _ran_other_epochs(report.distributed)
 
 
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
@@ -90,12 +88,7 @@ def _explained(finding: Finding, again: Report) -> Finding:
     if finding.cause is not None or reference is None or distributed is None:
         return finding
     evidence = first_difference(reference, distributed)
-    return replace(
-        finding,
-        fix=SPECIAL["steps-one-by-one"],
-        evidence=evidence or finding.evidence,
-        look_at=() if evidence else finding.look_at,
-    )
+    return replace(finding, fix=FIX, evidence=evidence or finding.evidence, look_at=() if evidence else finding.look_at)
 
 
 def _not_compared(again: Report) -> str | None:

@@ -12,7 +12,7 @@ from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.checks.step_equality import CHECK
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference
 from pytest_ddl.equivalence.evidence.effective import effective, rule_for
-from pytest_ddl.equivalence.evidence.observe import is_asynchronous, of_kind
+from pytest_ddl.equivalence.evidence.observe import of_kind
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.report import Report
@@ -30,7 +30,7 @@ _VAGUE = (None, "reported-loss-wrong", "optimizer-state-mismatch")
 def wanted(report: Report, _names: Collection[str]) -> bool:
     """Return whether weights agree for a step, then differ alike on all replicas, and no known cause explains it."""
     step = _step(report)
-    if step is None or step < 2 or report.distributed is None or is_asynchronous(report.distributed):
+    if step is None or step < 2:
         return False
     first = all((finding.step or 0) >= step for finding in report.findings)
     return first and all(f.cause in _VAGUE and report.roles.have(f, Role.VALUES) for f in report.findings)

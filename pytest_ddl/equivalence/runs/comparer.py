@@ -20,6 +20,7 @@ from pytest_ddl.equivalence.probes.registry import PROBES
 from pytest_ddl.equivalence.probes.repeating import timed
 from pytest_ddl.equivalence.question import Question
 from pytest_ddl.equivalence.runs.alignment import Aligned, align
+from pytest_ddl.equivalence.runs.closures import with_closures
 from pytest_ddl.equivalence.runs.program import Program, ReferenceStore
 from pytest_ddl.equivalence.runs.slices import (
     equal_parts,
@@ -87,7 +88,7 @@ class Comparer:
             report = report.noted(f"steps={question.steps} was not reached: the program's loops ended after {done}")
         names = question.checks or ()
         for probe in PROBES:
-            if report.comparable and probe.wanted(report, names):
+            if probe.applies(report, names):
                 settings = replace(plain.base, neutralize=report.neutralized, places=report.places)
                 report = probe.run(report, settings, plain.once_more)
         return report if question.checks is None else require(report, question.checks)
@@ -152,7 +153,7 @@ class PlainComparison:
             settings = replace(settings, states=states_of(reference, distributed, settings.follow))
             reference = self.program.reference(settings)
         report = self._without_overflow(replace(runs, reference=reference, settings=settings))
-        report = with_sums(report, settings, self.program)
+        report = with_closures(with_sums(report, settings, self.program), settings, self.program)
         if precision == "auto" and settings.precision == "float64" and is_of_single_precision(report):
             return self.in_precision("float32" if replaced_policies(reference) else "native")
         if reference.refused is not None and not reference.errors:
@@ -160,7 +161,7 @@ class PlainComparison:
             text = f"one device was run without a strategy, because the program raises under OneDeviceStrategy: {why}"
             report = replace(report, notes=(Note(NoteKind.HOW, text), *report.notes))
         report = runs.explained(report)
-        if precision == "float32" and (reference.errors or _raised(distributed)):
+        if settings.precision == "float32" and (reference.errors or _raised(distributed)):
             return self.in_precision("native")
         if precision in ("auto", "float32") and replaced_policies(reference):
             own = replace(self, decided=report.passed)
@@ -176,7 +177,8 @@ class PlainComparison:
                 distributed = self.program.distributed(settings)
                 if not _raised(distributed):
                     return reference, distributed, settings
-            precision = "native"
+            # Variables of float32 stay, but casts to half precision can be replaced.
+            precision = "float32" if replaced_policies(reference) else "native"
         settings = replace(self.base, precision=precision)
         return self.program.reference(settings), self.program.distributed(settings), settings
 

@@ -107,7 +107,8 @@ def ledger_of(comparison: Comparison, judged: Sequence[CheckResult], roles: Role
     books = _Books(comparison, found, roles)
     steps = [step for step in range(1, comparison.steps + 1) if step not in reference.taken_over]
     entries = (*_variables(books, steps), *_finals(books), *_losses(books, steps), *_values(books, steps))
-    return Ledger((*entries, *_results(books), *map(books.excused, inputs(comparison))))
+    files = dict.fromkeys(write.path for rank in distributed.ranks for write in rank.writes)
+    return Ledger((*entries, *_results(books), *map(books.excused, inputs(comparison))), tuple(files))
 
 
 def _variables(books: _Books, steps: Sequence[int]) -> Iterator[Entry]:
@@ -140,6 +141,12 @@ def _finals(books: _Books) -> Iterator[Entry]:
         is_beyond = ending.decision is Decision.BEYOND
         reason = books.excuse(quantity, name, books.comparison.steps, at_end=True) if is_beyond else None
         yield Entry(quantity, name, books.comparison.steps, reason, at_end=True)
+    for rank in books.comparison.distributed.ranks:
+        for index, parts in (rank.final or {}).items():
+            if len(parts) != len(rank.steps[-1].snapshot.get(index, parts) if rank.steps else parts):
+                variable = books.comparison.distributed.variables[index]
+                quantity, last = _OF_VARIABLES[variable.kind], books.comparison.steps
+                yield Entry(quantity, variable.name, last, Reason.ONE_SIDED, at_end=True)
 
 
 def _losses(books: _Books, steps: Sequence[int]) -> Iterator[Entry]:

@@ -1,4 +1,4 @@
-"""Recognize what must be judged in the precision of the program: half precision policies, and casts to float32."""
+"""Recognize what must be judged in the precision of the program: half precision, and casts to float32."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_ddl.records import TrainingRecord
 
 
 def replaced_policies(record: TrainingRecord) -> list[str]:
-    """Return the half precision policies of Keras that a run replaced."""
+    """Return the half precision policies of Keras, and the casts to half precision, that a run replaced."""
     return sorted({name for rank in record.ranks for name in rank.facts.get("widened", ())})
 
 
@@ -34,16 +34,14 @@ def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report
     assert report.reference is not None
     names, wide = " and ".join(replaced_policies(report.reference)), report.reference.precision
     if report.findings:
-        return replace(
-            report, notes=(Note(NoteKind.HOW, f"compared in {wide} instead of the dtype policy {names}"), *report.notes)
-        )
+        return replace(report, notes=(Note(NoteKind.HOW, f"compared in {wide} instead of {names}"), *report.notes))
     own = run()
     if own.findings:
         text = f"the difference was found in {names}; the comparison in {wide} " + (
             "found none" if report.passed else "could not decide"
         )
         return replace(own, notes=(Note(NoteKind.HOW, text), *own.notes))
-    text = f"compared in {wide} instead of the dtype policy {names}, and also in {names} as far as its rounding allows"
+    text = f"compared in {wide} instead of {names}, and also in {names} as far as its rounding allows"
     known = {(finding.cause, finding.owner) for finding, _reason in report.expected}
     return replace(
         report,

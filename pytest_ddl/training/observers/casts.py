@@ -45,8 +45,10 @@ class Casts(Observer):
 
         def cast(x: Any, *args: Any, **kwargs: Any) -> Any:
             target = args[0] if args else kwargs.get("DstT")
-            if target in half and getattr(x, "dtype", None) != target:
+            result = original(x, *args, **kwargs)
+            # In a wider precision, the run replaces the type.
+            if target in half and getattr(x, "dtype", None) != target == result.dtype:
                 (self._within if self._running > 0 else self._around)[tf.as_dtype(target).name] += 1
-            return original(x, *args, **kwargs)
+            return result
 
         return cast

@@ -122,7 +122,8 @@ class Draws(Observer):
             if self._places is not None:
                 blocks = self._places.number_of_blocks(step)
                 firsts = self._places.firsts(step, None if self.settings.is_reference else int(replica))
-            apart = neutral.APART in self.settings.neutralize and int(replica) > 0
+            change = self.settings.neutralize
+            apart = neutral.OTHER in change or (neutral.APART in change and int(replica) > 0)
             return np.array([step, blocks, apart, *firsts], np.int64), rows
 
         if adapter.within_xla():

@@ -19,7 +19,7 @@ import numpy as np
 
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, GradientRecord, GradientStage, GradientSum
-from pytest_ddl.training import adapter, frames, keras_objects, values
+from pytest_ddl.training import adapter, current_call, frames, keras_objects, values
 from pytest_ddl.training.callback_ops import add_callback, replica_id
 from pytest_ddl.training.consumption import LARGEST
 from pytest_ddl.training.coordinator import uses_coordinator
@@ -47,6 +47,12 @@ LARGEST_RUN = 8 * LARGEST
 """Maximum bytes of all gradients of a run; later ones are not recorded, because all are sent to the controller."""
 
 
+GradientsOfCalls = dict[int, list[tuple[GradientStage, int, dict[int, Array | None]]]]
+"""Number of a call of a replica function -> its gradients by variable, in the order of the program.
+
+The integer is the number of the place in a traced function that computes or applies them."""
+
+
 class Gradients(Observer):
     """Observer that fills :attr:`~pytest_ddl.records.StepRecord.gradients`."""
 
@@ -70,6 +76,7 @@ class Gradients(Observer):
         """Kind of line and the line -> the variables whose gradients it computes, reduces or applies."""
         self._optimizers: dict[int, tuple[Any, list[GradientSource]]] = {}
         """Id of an optimizer -> the optimizer, and the variables that it updates."""
+        self._of_calls: GradientsOfCalls = {}
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -173,10 +180,14 @@ class Gradients(Observer):
         if not tensors:
             return
 
-        def record(replica: Any, *arrays: Any) -> None:
-            self._safely(self._executed, None, site, int(replica), arrays)
+        call = current_call.number()
+        numbers = [] if call is None else [call]
 
-        add_callback(record, tensors)
+        def record(replica: Any, *arrays: Any) -> None:
+            of = int(arrays[0]) if numbers else None
+            self._safely(self._executed, None, site, int(replica), arrays[len(numbers) :], of)
+
+        add_callback(record, [*numbers, *tensors])
 
     def _hand_on(self, site: Site, pairs: Sequence[tuple[Any, Any]]) -> bool:
         """Connect a call to the call whose unchanged gradients it passes on; return False if it has other gradients."""
@@ -200,14 +211,14 @@ class Gradients(Observer):
         origin.follows.append((site, positions))
         return True
 
-    def _executed(self, site: Site, replica: int, arrays: Sequence[Any]) -> None:
+    def _executed(self, site: Site, replica: int, arrays: Sequence[Any], call: int | None) -> None:
         copies: list[Array | None] = []
         cursor = 0
         for part in site.parts:
             given = arrays[cursor : cursor + part.arrays]
             cursor += part.arrays
             copies.append(None if not given else values.copy_of(given[0]) if len(given) == 1 else dense(part, given))
-        event = Event(site, replica, tuple(copies))
+        event = Event(site, replica, tuple(copies), call)
         with self._lock:
             self._bytes += sum(copy.nbytes for copy in copies if copy is not None)
             if self._bytes > LARGEST_RUN:
@@ -243,7 +254,11 @@ class Gradients(Observer):
     def end_run(self) -> Mapping[str, Any]:
         self._safely(self._end_lines, None)
         names = self._safely(self._unwatched.names, [], self.recorder.completed)
-        return {"facts": {"unwatched": names}} if names else {}
+        facts: dict[str, Any] = {"unwatched": names} if names else {}
+        if self._of_calls and (self.recorder.asynchronous or self.settings.keep_calls):
+            # The same object gets the gradients that are computed after the last recorded step.
+            facts["gradients_of_calls"] = self._of_calls
+        return {"facts": facts}
 
     def _end_lines(self) -> None:
         """Add the lines of each watched variable."""
@@ -292,6 +307,8 @@ class Gradients(Observer):
                 arrays[index] = array
                 if part.arrays > 1:
                     sparse.add(index)
+            if arrays and event.call is not None:
+                self._of_calls.setdefault(event.call, []).append((event.site.stage, event.site.number, arrays))
             if arrays:
                 calls[key] = calls.get(key, -1) + 1
                 record = GradientRecord(*key, calls[key], arrays, frozenset(sparse), event.site.summed)

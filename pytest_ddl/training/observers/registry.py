@@ -13,6 +13,7 @@ from pytest_ddl.training.observers.gradients import Gradients
 from pytest_ddl.training.observers.graphs import GraphObserver
 from pytest_ddl.training.observers.lines import LineObserver
 from pytest_ddl.training.observers.points import PointObserver
+from pytest_ddl.training.observers.reads import Reads
 from pytest_ddl.training.observers.reductions import ReductionObserver
 from pytest_ddl.training.observers.setup import Setup
 from pytest_ddl.training.observers.writes import WriteObserver
@@ -24,6 +25,7 @@ OBSERVERS: tuple[type[Observer], ...] = (
     Casts,
     ReductionObserver,
     Gradients,
+    Reads,
     Draws,
     WriteObserver,
     CheckpointObserver,

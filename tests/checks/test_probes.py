@@ -1,0 +1,59 @@
+"""A probe runs only if the report meets its conditions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from simulated_training import Program, pair
+
+from pytest_ddl.equivalence.probes.registry import PROBES, Needs, Probe
+from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.records import ErrorRecord
+
+
+def report(wrong: bool = False, concurrent: bool = False, raised: bool = False) -> Report:
+    reference, distributed = pair(Program(replicas=2), **({"scale": 2.0} if wrong else {}))
+    judged = judge(reference, distributed)
+    if concurrent:
+        ranks = tuple(replace(rank, asynchronous=True) for rank in distributed.ranks)
+        distributed = replace(distributed, ranks=ranks)
+    if raised:
+        error = ErrorRecord("ValueError", "mine", "", step=3)
+        distributed = replace(distributed, ranks=tuple(replace(rank, error=error) for rank in distributed.ranks))
+    return replace(judged, distributed=distributed)
+
+
+@pytest.mark.parametrize(
+    ("need", "meets", "misses"),
+    [
+        (Needs.NO_FINDINGS, report(), report(wrong=True)),
+        (Needs.IN_ORDER, report(), report(concurrent=True)),
+        (Needs.CONCURRENT, report(concurrent=True), report()),
+        (Needs.NO_ERRORS, report(), report(raised=True)),
+    ],
+    ids=str,
+)
+def test_each_condition_holds_and_fails(need: Needs, meets: Report, misses: Report) -> None:
+    assert need.met(meets, named=False)
+    assert not need.met(misses, named=True)
+    assert not (need | Needs.NAMED).met(meets, named=False)
+    assert (need | Needs.NAMED).met(meets, named=True)
+
+
+def test_a_condition_on_a_run_without_a_record_fails() -> None:
+    nothing = replace(report(), distributed=None)
+    assert not any(need.met(nothing, named=True) for need in (Needs.IN_ORDER, Needs.CONCURRENT, Needs.NO_ERRORS))
+
+
+def test_a_named_probe_runs_only_if_its_check_is_named() -> None:
+    probe = Probe("OWN", Needs.NAMED, lambda found, _settings, _compare: found)
+    assert not probe.applies(report(), ["STEP-EQ"])
+    assert probe.applies(report(), ["OWN"])
+    assert not replace(probe, wanted=lambda _report, _names: False).applies(report(), ["OWN"])
+    assert not probe.applies(replace(report(), reference=None), ["OWN"])
+
+
+def test_a_correct_program_needs_no_probe() -> None:
+    assert [probe.check for probe in PROBES if probe.applies(report(), ())] == []
