@@ -88,29 +88,6 @@ CASES = (
 )
 UNEQUAL_CASES = (
     Case(
-        "unequal-steps",
-        LOOP,
-        "counted",
-        "pass",
-        given={
-            "before": "steps = 2",
-            "loop": """
-            def make_dataset(context):
-                dataset = tf.data.Dataset.from_tensor_slices((features, labels)).take(20)
-                dataset = dataset.batch(context.get_per_replica_batch_size(global_batch_size), drop_remainder=True)
-                dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
-                <counted>
-                return dataset
-
-            for batch in run.batches(make_dataset):
-                loss = train_step(batch)
-                run.record(loss=loss)
-            """,
-        },
-        strategy="multi_worker_mirrored",
-        steps=None,
-    ),
-    Case(
         "fewer-files-than-workers",
         LOOP,
         "options",

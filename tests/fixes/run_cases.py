@@ -4,42 +4,9 @@ from __future__ import annotations
 
 from pytest_ddl.equivalence.causes.cause import Form
 from tests.fixes.case import Case
-from tests.fixes.templates import LOOP, MODULE, SERVERS, TRAIN_STEP
+from tests.fixes.templates import LOOP, MODULE, TRAIN_STEP
 
 CASES = (
-    Case(
-        "lost-update",
-        SERVERS,
-        "apply",
-        "variable.assign(before + change)",
-        strategy="parameter_server",
-        steps=80,
-    ),
-    Case(
-        "closures-not-awaited",
-        SERVERS,
-        "join",
-        "pass",
-        given={
-            "loop": """
-            coordinator = None
-            iterator = iter(data)
-            if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-                coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-                iterator = iter(coordinator.create_per_worker_dataset(lambda: data))
-            for _ in range(20):
-                if coordinator is None:
-                    train_step(iterator)
-                else:
-                    coordinator.schedule(train_step, args=(iterator,))
-            if coordinator is not None:
-                <join>
-            run.record()
-            """
-        },
-        strategy="parameter_server",
-        steps=None,
-    ),
     Case(
         "collective-order-mismatch",
         MODULE,

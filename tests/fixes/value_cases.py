@@ -47,14 +47,6 @@ CASES = (
     ),
     Case("replicas-diverged", MODULE, "variable", "variable = tf.Variable(start)", given=_NUMBERED),
     Case(
-        "workers-diverged",
-        MODULE,
-        "variable",
-        "variable = tf.Variable(start)",
-        given=_NUMBERED,
-        strategy="multi_worker_mirrored",
-    ),
-    Case(
         "state-not-aggregated",
         MODULE,
         "between",

@@ -60,7 +60,6 @@ DATA = (
         "The number of steps differs between ranks or from one device.",
         Fix(
             "Give every worker the same number of batches: repeat the data and take a fixed number, or shard evenly.",
-            "dataset = dataset.repeat().take(steps)",
         ),
     ),
 )

@@ -10,8 +10,7 @@ PARAMETER_SERVER = (
         "Updates were lost: a step changes no weight, or concurrent steps overwrite each other's changes.",
         Fix(
             "Use assign_add, assign_sub or the optimizer; never assign(v + x) from several workers. If a whole step "
-            "changes nothing, look for the condition that skips it.",
-            "variable.assign_add(change)",
+            "changes nothing, look for the condition that skips it."
         ),
     ),
     Cause(
@@ -25,8 +24,7 @@ PARAMETER_SERVER = (
         "closures-not-awaited",
         "Weights were read while closures still ran on the workers: nothing waited for them.",
         Fix(
-            "Wait for the closures after the last coordinator.schedule(), before weights are read, saved or recorded.",
-            "coordinator.join()",
+            "Call coordinator.join() after the last coordinator.schedule(), before weights are read, saved or recorded."
         ),
     ),
     Cause(

@@ -67,7 +67,7 @@ VALUES = (
     Cause(
         "workers-diverged",
         "Copies of one variable differ between worker processes.",
-        Fix(f"{_ONE_VALUE} Restore checkpoints on all workers, not only on the chief.", _OF_THE_FIRST),
+        Fix("Assign the same value on every worker: seed it or reduce it, and restore checkpoints on all workers."),
     ),
     Cause(
         "state-not-aggregated",
