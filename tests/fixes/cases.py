@@ -39,6 +39,7 @@ ADVICE: Mapping[str, str] = {
     "examples-left-out": "the selection is removed, whatever it is",
     "pairs-broken": "which operation is applied to both depends on the program",
     "update-outside-of-run": "the update moves into the replica function, whatever it is",
+    "iterator-for-a-batch": "the line is added at the beginning of the step",
     "steps-one-by-one": "whatever a step computes otherwise than one device",
 }
 """Fixes without code, each with the reason why no code can be given."""

@@ -260,24 +260,4 @@ CASES = (
         },
         cause="worker-raised",
     ),
-    Case(
-        "iterator-for-a-batch",
-        LOOP,
-        "batch",
-        "batch = iterator",
-        given={
-            "loop": """
-            @tf.function
-            def train_step(iterator):
-                <batch>
-                losses = strategy.run(replica_step, args=(batch,))
-                return strategy.reduce("SUM", losses, axis=None)
-
-            for loss in run.steps(train_step, dataset):
-                pass
-            """
-        },
-        cause="worker-raised",
-        verdict="inconclusive",
-    ),
 )

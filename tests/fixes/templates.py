@@ -262,47 +262,12 @@ LAYER = Template(
 )
 """A loop with a layer of the program that holds a state."""
 
-SERVERS = Template(
-    _HEAD
-    + """
-    with strategy.scope():
-        variable = tf.Variable(tf.zeros((4, 1)), name="variable")
-        <scope>
-    run.watch(variables=[variable])
-    data = tf.data.Dataset.from_tensors((features[:8],)).repeat(80)
-
-    @tf.function
-    def train_step(iterator):
-        x = next(iterator)[0]
-        before = variable.read_value()
-        with tf.control_dependencies([before]):
-            work = tf.random.stateless_uniform((300, 300), (1, 2))
-            for _ in range(3):
-                work = tf.tanh(work @ work)
-        nothing = tf.cast(tf.reduce_sum(work) * 0.0, x.dtype)
-        change = 0.01 * tf.reduce_mean(x, 0)[:, None] + nothing
-        <apply>
-        return tf.reduce_mean(x) + nothing
-
-    <loop>
-""",
-    {
-        "batched": "pass",
-        "apply": "variable.assign_add(change)",
-        "loop": """
-            for _ in run.steps(train_step, lambda context: data, concurrent=True):
-                pass
-        """,
-    },
-)
-"""Concurrent steps of a parameter server, which change a variable by the same amount in each step."""
 NAMES = {
     LOOP: "loop",
     MODULE: "module",
     FIT: "fit",
     TRAIN_STEP: "train_step",
     LAYER: "layer",
-    SERVERS: "servers",
 }
 NAMES = {
     LOOP: "loop",
@@ -310,5 +275,4 @@ NAMES = {
     FIT: "fit",
     TRAIN_STEP: "train_step",
     LAYER: "layer",
-    SERVERS: "servers",
 }

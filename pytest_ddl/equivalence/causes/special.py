@@ -182,8 +182,7 @@ SPECIAL: Mapping[str, Fix] = {
         """,
     ),
     "iterator-for-a-batch": Fix(
-        "A train_step that takes its own data gets an iterator, not a batch: begin it with the next batch.",
-        "batch = next(iterator)",
+        "A train_step that takes its own data gets an iterator, not a batch: begin it with batch = next(iterator)."
     ),
 }
 """Fixes by a name of their own."""
