@@ -113,7 +113,8 @@ def causes_table() -> str:
     rows = []
     for cause in CAUSES.values():
         legitimate = " Can be legitimate: declare it with `expect=`." if cause.legitimate else ""
-        rows.append((_code(cause.id), cause.title, FrontEnd.TEST.render(cause.fix) + legitimate))
+        code = "".join(f"<br>{_code(line.strip())}" for line in cause.fix.code.splitlines())
+        rows.append((_code(cause.id), cause.title, cause.fix.text + legitimate + code))
     return _table(("cause", "what happened", "what to do"), rows)
 
 

@@ -28,6 +28,8 @@ class FrontEnd(Enum):
 
     def render(self, text: str) -> str:
         """Return a message with the words of this front end in place of its hints."""
+        if _BEGIN not in text:
+            return text  # as it is, because a fix is a string with more in it
         return _HINT.sub(lambda found: self.words(Hint[found[1]], *found[2].split(_NEXT)[1:]), text)
 
     def words(self, hint: Hint, *values: object) -> str:
@@ -95,15 +97,6 @@ class Hint(Enum):
     ACCEPT = Words('expect={{"{0}": {{"{1}": "{2}"}}}}', "--expect='{0}:{1}={2}'", "")
     OF_STRATEGY = Words("expect={{{0!r}: {1}}}", "--expect={0}:...", "what is declared for {0!r}")
     REMOVE = Words("; remove it from expect=", "; remove it from --expect", "")
-    DECLARE_OR = Words(
-        "Declare it with expect= and a reason, or use", "Declare it with --expect and a reason, or use", "Use"
-    )
-    OR_DECLARE = Words(", or declare it with expect= if intended", ", or declare it with --expect if intended", "")
-    DECLARE_RATES = Words(
-        ": declare it with expect=, or set the rates to 0 in the equivalence test",
-        ": declare it with --expect, or set the rates to 0",
-        "",
-    )
 
     # What a program watches and records.
     WATCH = _of_run("call run.watch(model=..., optimizer=...)", _ONLY_KERAS)
@@ -123,20 +116,15 @@ class Hint(Enum):
     METRICS = _of_run("run.watch(metrics=...) or run.value(...)", "model.compile(metrics=...)")
     RESTART = _of_run("run.restart()", "")
     WITH_RESTART = _of_run(" with run.restart()", "")
-    WATCH_AND_STEPS = _of_run("run.watch and the training steps", "the training steps")
     LOOPS = _of_run("run.steps, run.batches or run.fit", "Model.fit")
     USES_LOOPS = _of_run(": does the program use run.steps, run.batches, run.fit or run.record?", "")
     OF_RUN_STEPS = _of_run(" (run.steps)", "")
     OF_RUN_RECORD = _of_run(" (run.record())", "")
-    TRAIN_STEP = _of_run("The train_step of run.steps", "A step that takes its own data")
     CALL = _of_run("{0}", "the training")
 
     # What a program reads.
-    BATCH_SIZE = _of_run("run.global_batch_size", "GLOBAL_BATCH_SIZE")
-    RUN_SEED = _of_run("run.seed", "SEED")
     LAYOUT_MAP = _of_run("run.layout_map", "the layout map")
     USE_STRATEGY = _of_run("Use run.strategy.", "Use the strategy that the script has made.")
-    OF_RANK_PATH = _of_run(" (run.rank_path)", "")
 
     def __call__(self, *values: object) -> str:
         """Return the hint as a part of a text, with the values that its words show."""

@@ -55,14 +55,14 @@ class VariableRecord:
     """Name of the dtype. Values of a ``bfloat16`` variable are stored as float32."""
     slot_of: int | None = None
     """Index of the weight that a SLOT belongs to."""
-    layout: LayoutRecord | None = None
-    """Layout over the mesh; only under ``model_parallel``."""
+    layout: LayoutRecord | None = None  # over the mesh; only under model_parallel
     aggregation: str = "none"
     synchronization: str = "auto"
     distributed: bool = False
     """True if every replica holds a component of its own."""
     since: int = 0
     """Steps completed when its initial value was recorded. A step that is seen to create it does not count."""
+    of_keras: bool = False  # True for a variable of Keras 3, which layers make by add_weight
 
     @property
     def is_loss_scale(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_ddl.equivalence.causes import CAUSES
+from pytest_ddl.equivalence.causes.cause import Fix
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Symptom
 from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.hints import Hint
@@ -138,7 +139,7 @@ def _in_full(finding: Finding) -> Iterator[str]:
     yield from _field("look at", "; or ".join(finding.look_at))
     if finding.also:
         yield from _field("also fits", ", ".join(finding.also))
-    yield from _field("fix", finding.fix)
+    yield from _fix(finding.fix)
     if finding.details:
         yield "  details:"
         yield from _indented(finding.details)
@@ -198,7 +199,7 @@ def _in_short(finding: Finding) -> Iterator[str]:
     numbers = _numbers(finding)
     if numbers:
         yield from _field("difference", numbers)
-    yield from _field("fix", finding.fix)
+    yield from _fix(finding.fix)
 
 
 def _unit(finding: Finding) -> str:
@@ -261,6 +262,15 @@ def _first_cause(result: CheckResult, report: Report) -> str:
 def _field(name: str, text: str | None) -> Iterator[str]:
     if text:
         yield from _wrapped(f"  {name + ':':<12} {text}", indent=" " * 15)
+
+
+def _fix(fix: str | None) -> Iterator[str]:
+    """Yield what to do, and the code as it is written, so that it can be copied."""
+    if not isinstance(fix, Fix):
+        yield from _field("fix", fix)
+        return
+    yield from _field("fix", fix.text)
+    yield from textwrap.indent(fix.code, " " * 6).splitlines()
 
 
 def _wrapped(text: str, indent: str = "  ") -> list[str]:

@@ -225,6 +225,7 @@ class Watcher:
             aggregation=_enum_name(getattr(actual, "aggregation", None), "none"),
             synchronization=_enum_name(getattr(actual, "synchronization", None), "auto"),
             distributed=values.is_distributed(actual),
+            of_keras=actual is not variable,
         )
         strategy = self._strategy
         self._keep(variable, Watched(record, lambda: values.read(strategy, actual), actual))

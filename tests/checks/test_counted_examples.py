@@ -166,7 +166,7 @@ def test_a_factor_of_one_replica_is_no_divisor_of_its_part() -> None:
 def test_a_local_mean_over_tokens_that_is_summed_gets_the_fix_for_tokens() -> None:
     report = judged_with_slices(Way(computed=masked), Way(computed=masked_locally), 2, checks=NUMERIC)
     assert report.findings[0].cause == "gradient-scaled-by-replica-count"
-    assert "all-reduce the count" in str(report.findings[0].fix)
+    assert "Add the count up over the replicas" in str(report.findings[0].fix)
     report = judged_with_slices(Way(), Way(computed=local_mean), 2, checks=NUMERIC)
     assert "compute_average_loss" in str(report.findings[0].fix)
 

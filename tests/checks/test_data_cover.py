@@ -267,3 +267,25 @@ def test_data_that_is_sharded_twice_is_said(theirs: Steps, workers: int, twice: 
     assert dropped
     assert ("sharded twice" in dropped[0].message) is twice
     assert ("dataset.shard" in str(dropped[0].fix)) is twice
+
+
+@pytest.mark.parametrize(
+    ("shards", "twice"),
+    [
+        ([((2, 0),), ((2, 1),)], True),
+        ([((10, 3), (2, 0)), ((10, 3), (2, 1))], True),
+        ([((2, 0),), ((2, 0),)], False),
+        ([((3, 0),), ((3, 1),)], False),
+        ([(), ()], False),
+    ],
+    ids=["each its own", "a split and each its own", "a split", "of three workers", "none"],
+)
+def test_shards_of_shards_are_named_before_the_data_ends(shards: list[Any], twice: bool) -> None:
+    reference, record = consumed(one([0, 1, 2, 3])), consumed([[[0, 4], [1, 5]]])
+    (rank,) = record.ranks
+    idle = replace(rank, rank=1, steps=tuple(replace(step, batches=()) for step in rank.steps))
+    ranks = tuple(replace(one, facts={"shards": found}) for one, found in zip((rank, idle), shards, strict=True))
+    distributed = replace(record, ranks=ranks)
+    (finding,) = check_data_cover(Comparison(reference, distributed, Tolerance(reference, ()))).findings
+    assert (finding.cause == "examples-dropped") is twice
+    assert ("sharded twice" in finding.message) is twice

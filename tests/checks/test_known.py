@@ -137,7 +137,7 @@ def _normalized(layer: LayerRecord, name: str = "norm/moving_mean") -> Report:
 def test_moving_statistics_fail_with_a_fix_for_keras() -> None:
     report = _normalized(LAYER)
     assert report.verdict == "fail", str(report)
-    assert "Use keras.layers.BatchNormalization(synchronized=True)" in str(report.findings[0].fix)
+    assert "keras.layers.BatchNormalization(synchronized=True)" in str(report.findings[0].fix)
     assert 'expect={"mirrored": {"state-not-aggregated": "the reason"}}' in str(report)
     assert "Keras 3" not in str(_normalized(LAYER, "norm/seen").findings[0].fix)
 
@@ -335,8 +335,8 @@ def test_what_is_right_is_not_recognized() -> None:
     ("facts", "words"),
     [
         ({"train_step": True, "loss_function": False}, "in your train_step"),
-        ({"train_step": False, "loss_function": True}, "one loss per example from the loss function"),
-        ({"train_step": False, "loss_function": False}, "tf.nn.compute_average_loss"),
+        ({"train_step": False, "loss_function": True}, "one loss for each example from the loss function"),
+        ({"train_step": False, "loss_function": False}, "one loss for each example from the loss function"),
     ],
 )
 def test_a_program_with_fit_gets_a_fix_for_fit(facts: dict[str, bool], words: str) -> None:

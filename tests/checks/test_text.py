@@ -56,7 +56,7 @@ def test_tolerated_differences_are_not_called_failures() -> None:
 def test_every_cause_has_a_sentence_and_a_fix() -> None:
     for cause in CAUSES.values():
         assert cause.title.endswith("."), cause.id
-        assert cause.fix.endswith("."), cause.id
+        assert cause.fix.text.endswith("."), cause.id
 
 
 def test_checks_that_could_not_begin_share_one_row() -> None:

@@ -72,7 +72,7 @@ def test_right_programs_pass(program):
         (
             programs.a_replica_leaves_out_its_own_gradient,
             "non-finite-not-synchronised",
-            "All-reduce the gradients before tf.math.is_finite decides",
+            "Add the gradients up before tf.math.is_finite decides",
             "leaves out the gradient of replica 0; one device did not update",
         ),
         (

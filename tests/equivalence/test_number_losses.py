@@ -22,7 +22,8 @@ def test_a_loss_that_is_one_number_is_explained_with_its_factor():
     finding = report.findings[0]
     assert finding.cause == "batch-coupled-loss", str(report)
     assert "all are about 2 times too large" in finding.evidence
-    assert "this loss function returns one number" in finding.fix
+    assert "divide the loss of the whole batch by their number" in finding.fix
+    assert "divides only a loss for each example" in finding.fix
     assert "to accept:" not in str(report)
 
 

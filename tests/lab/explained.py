@@ -54,6 +54,7 @@ _NOT_QUANTITIES: Mapping[str, Sequence[str]] = {
     ),
     "a name or a line of the program, for texts": (
         "VariableRecord.name",
+        "VariableRecord.of_keras",
         "DrawRecord.name",
         "DrawRecord.op",
         "DrawRecord.generator",

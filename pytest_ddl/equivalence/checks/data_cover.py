@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.coverage import (
     Coverage,
@@ -52,7 +53,8 @@ def check_data_cover(comparison: Comparison) -> CheckResult:
     if found.order is Order.OTHER:
         if is_asynchronous(distributed):
             return not_applicable(CHECK, "steps ran concurrently, so which examples a step consumes is random")
-        return failed(CHECK, [_other_order(reference, distributed, found)])
+        finding = _other_order(reference, distributed, found)
+        return failed(CHECK, [_of_shares(finding, len(distributed.ranks)) if _is_sharded(distributed) else finding])
     return failed(CHECK, _wrong(found, len(distributed.ranks)))
 
 
@@ -119,6 +121,8 @@ def _wrong(found: Coverage, workers: int) -> list[Finding]:
         what = f"{sum(missing.values())} example(s) missing compared with one device"
         dropped = _finding(found, "examples-dropped", missing, what + others)
         findings.append(_sharded_twice(dropped, workers) if _is_one_share(found, workers) else dropped)
+    if repeated and missing and found.order is not Order.REPEATED:
+        findings = [replace(finding, fix=SPECIAL["other-orders"]) for finding in findings]
     if not findings:
         findings.append(_finding(found, None, extra, f"{unknown} example(s) were not consumed on one device"))
     return findings
@@ -130,13 +134,35 @@ def _is_one_share(found: Coverage, workers: int) -> bool:
     return workers > 1 and len(found.theirs) == seen and not found.theirs - found.ours and seen * workers == wanted
 
 
+def _is_sharded(distributed: TrainingRecord) -> bool:
+    """Return whether every worker distributes another shard of one dataset, which the strategy shards once more."""
+    workers = len(distributed.ranks)
+    shards = [rank.facts.get("shards", ()) for rank in distributed.ranks]
+    if workers < 2 or len({len(found) for found in shards}) > 1:
+        return False
+    every = {(workers, index) for index in range(workers)}
+    return any(set(places) == every for places in zip(*shards, strict=True))
+
+
+def _of_shares(finding: Finding, workers: int) -> Finding:
+    """Name what follows from two shards, before the data has ended: each worker drops the other shares of its own."""
+    return replace(
+        finding,
+        message=f"{finding.message}: the data is sharded twice",
+        cause="examples-dropped",
+        fix=SPECIAL["sharded-twice"],
+        evidence=f"every worker distributes another of {workers} shards of a dataset, and the strategy gives it only "
+        f"1/{workers} of this shard",
+        look_at=(),
+    )
+
+
 def _sharded_twice(finding: Finding, workers: int) -> Finding:
     return replace(
         finding,
         message=f"{finding.message}: {workers} workers together consume 1/{workers} of the examples, as if the data "
         "was sharded twice",
-        fix="A strategy shards a dataset that it distributes. Leave out a dataset.shard(...) of the program, or set "
-        "options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF.",
+        fix=SPECIAL["sharded-twice"],
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
 from pytest_ddl.equivalence.diagnosis.reported import Reported, results, values
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference
@@ -26,13 +27,6 @@ CHECK = "METRIC-EQ"
 _SHOWN_BY_FIT = (
     "the metric's own state agrees with one device: fit shows, until the epoch ends, what the replicas' metrics show "
     "one by one"
-)
-
-
-_OF_A_VALUE = (
-    "Look at how the parts of the replicas become one value. Of means over equal parts, take the mean: "
-    "strategy.reduce('MEAN', value, axis=None). Of sums, take the sum, and divide it by the number of examples of the "
-    "global batch."
 )
 
 
@@ -240,7 +234,7 @@ def _finding(
         worker=rank.rank,
         error=found.error,
         tolerance=value.bound.value,
-        fix=_OF_A_VALUE if by_hand else fix_of(cause),
+        fix=SPECIAL["parts-of-a-value"] if by_hand else fix_of(cause),
         observed=found.actual,
         expected=found.desired,
         origin=value.bound.origin,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.cause import Fix
 from pytest_ddl.equivalence.checks.liveness import blocked_by_collectives
 from pytest_ddl.equivalence.diagnosis.limitations import SYMBOLIC_BUILD, is_of_symbolic_build, known_limitation
 from pytest_ddl.equivalence.diagnosis.mistakes import known_mistake
@@ -108,27 +109,28 @@ def _refused_by_strategies(reference: TrainingRecord, distributed: TrainingRecor
             message=f"{everywhere}, OneDeviceStrategy included: {SYMBOLIC_BUILD.reason}",
             cause="unsupported-by-framework",
             expected=expected,
-            fix=f"{fix_of('unsupported-by-framework')} See {SYMBOLIC_BUILD.link}",
+            fix=Fix(f"{fix_of('unsupported-by-framework')} See {SYMBOLIC_BUILD.link}"),
             exact=False,
         )
     return replace(found, message=f"{everywhere}, OneDeviceStrategy included: {found.message}", expected=expected)
 
 
-def _advice(reference: TrainingRecord, error: ErrorRecord, cause: str) -> str:
+def _advice(reference: TrainingRecord, error: ErrorRecord, cause: str) -> Fix:
     """Say what to do about a failure of the program, and at which line of the program."""
     limitation, mistake = known_limitation(error), known_mistake(error)
-    advice = fix_of(cause) or ""
+    advice = fix_of(cause) or Fix("")
     if limitation is not None:
-        advice = f"{limitation.advice or advice}{f' See {limitation.link}' if limitation.link else ''}"
+        advice = Fix(limitation.advice) if limitation.advice else advice
+        advice = advice.between("", f" See {limitation.link}" if limitation.link else "")
     elif mistake is not None and mistake.fix and mistake.cause == cause:
         advice = mistake.fix
     elif cause == "worker-raised" and reference.refused is None:
-        advice = f"{advice} The same program ran on one device."
+        advice = advice.between("", " The same program ran on one device.")
     elif cause == "worker-raised" and reference.refused is not None:
         same = reference.refused.type == error.type
         ran = "Without a strategy it succeeds, under any strategy it raises."
-        advice = f"{advice} {ran if same else 'The same program ran without a strategy.'}"
-    return f"{_at(error)}{advice}"
+        advice = advice.between("", f" {ran if same else 'The same program ran without a strategy.'}")
+    return advice.between(_at(error))
 
 
 def _at(error: ErrorRecord) -> str:

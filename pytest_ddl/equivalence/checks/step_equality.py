@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards, not_ended
 from pytest_ddl.equivalence.diagnosis.case import Case
 from pytest_ddl.equivalence.diagnosis.diagnose import diagnose
@@ -163,7 +164,7 @@ def _step_counts(reference: TrainingRecord, distributed: TrainingRecord) -> list
             message,
             cause="unequal-steps",
             step=min([*counts.values(), reference.num_steps]) + 1,
-            fix=fix_of("unequal-steps"),
+            fix=fix_of("unequal-steps") if len(set(counts.values())) > 1 else SPECIAL["fewer-steps"],
             observed=of_ranks,
             expected=str(reference.num_steps),
         )

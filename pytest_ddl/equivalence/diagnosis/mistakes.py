@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pytest_ddl.hints import Hint
+from pytest_ddl.equivalence.causes.cause import Fix
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.records import ErrorRecord
 from pytest_ddl.tracebacks import frames_in, is_own, package_of
 
@@ -17,7 +18,7 @@ class Mistake:
     pattern: str
     """Regular expression searched for in the exception's message."""
     cause: str
-    fix: str | None = None
+    fix: Fix | None = None
     """Advice, if that of the cause does not fit."""
     through: str = ""
     """Regular expression that must match ``FILE:FUNCTION`` of a library that the last line of the program called."""
@@ -26,9 +27,7 @@ class Mistake:
 KERAS_LOOP_IN_RUN = Mistake(
     r"requires being in cross-replica context|next\(iterator\) should be called from outside of replica_fn",
     "worker-raised",
-    "Call fit, evaluate, predict and the methods that end with _on_batch outside of strategy.run: they call "
-    "strategy.run themselves. In a function that strategy.run calls, call the model, and apply the gradients of a "
-    "tf.GradientTape.",
+    SPECIAL["keras-loop-in-run"],
     # By default Keras removes its own frames from a traceback, except that of error_handler.
     through=r"[/\\](keras|tf_keras)[/\\].*:(error_handler|_maybe_symbolic_build|fit|evaluate|predict|\w+_on_batch)$",
 )
@@ -39,16 +38,12 @@ VALUE_OF_EVERY_REPLICA = Mistake(
     r"'PerReplica' object (has no attribute|is not|does not|cannot)|object of type 'PerReplica'|not '?PerReplica\b|"
     r"unsupported operand type\(s\) for [^\n]{0,60}'PerReplica'",
     "worker-raised",
-    "A batch of a distributed dataset has a part for each replica (PerReplica). Hand it to a function of the model's "
-    "step with strategy.run(replica_step, args=(batch,)), and do what the line does in that function. If the value is "
-    "a result of strategy.run, combine it with strategy.reduce first.",
+    SPECIAL["value-of-every-replica"],
 )
 STATE_OF_THE_GLOBAL_BATCH = Mistake(
     r"If an RNN is stateful, the batch size of the input sequences must be the same",
     "worker-raised",
-    "Under a strategy a stateful layer gets the part of its replica, not the global batch. Give the model's input "
-    "the size of the part: batch_shape=(global_batch_size // strategy.num_replicas_in_sync, ...). Leave out a last "
-    "batch that is smaller (drop_remainder=True).",
+    SPECIAL["stateful-layer"],
     through=r"[/\\]keras[/\\].*",
 )
 
@@ -72,21 +67,19 @@ MISTAKES: tuple[Mistake, ...] = (
         r"apply_gradients\(?\)? cannot be called in cross-replica context|"
         r"(apply_gradients|merge_call|all_reduce).{0,80}cross-replica context",
         "worker-raised",
-        "Call optimizer.apply_gradients (and get_replica_context()) inside the function that strategy.run calls, "
-        "not around it: there is no replica in strategy.scope() alone.",
+        SPECIAL["update-outside-of-run"],
     ),
     Mistake(
         r"(fewer|less) (files|shards?).{0,60}workers?|less than the number of shards|"
         r"not enough files|Did not find a shardable source|number of files.{0,80}(shards|workers)",
         "worker-raised",
-        "Fewer files than workers cannot be sharded by file: write at least one file per worker, or set "
-        "options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA.",
+        SPECIAL["fewer-files-than-workers"],
     ),
     Mistake(
         r"(OwnedIterator|DistributedIterator\w*)( object|'|\b.{0,40}(convert|unsupported|Tensor))|"
         r"convert.{0,80}(OwnedIterator|DistributedIterator)",
         "worker-raised",
-        f"{Hint.TRAIN_STEP} gets an iterator, not a batch: begin it with batch = next(iterator).",
+        SPECIAL["iterator-for-a-batch"],
     ),
     VALUE_OF_EVERY_REPLICA,
     STATE_OF_THE_GLOBAL_BATCH,

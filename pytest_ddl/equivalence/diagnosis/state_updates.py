@@ -12,6 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.cause import Fix
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.evidence.arrays import (
     Float,
     all_finite,
@@ -30,36 +33,8 @@ NOT_AGGREGATED = "state-not-aggregated"
 SCALED = "state-scaled-by-replica-count"
 
 _SHARES = "it changes by 1/N of the change on one device: each replica holds a share of a sum, and shares are averaged"
-_REDUCE_FIRST = (
-    "Add the shares up before the assignment: share = get_replica_context().all_reduce('sum', share), then "
-    "v.assign(decay * v + share)."
-)
-_OF_SHARES = (
-    "Add the shares up: reduce them with get_replica_context().all_reduce('sum', share) before they are assigned. If "
-    "each replica calls assign_add(share), aggregation=tf.VariableAggregation.SUM does the same."
-)
-_OF_A_MEAN = (
-    "Make it with synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.MEAN, or "
-    "assign get_replica_context().all_reduce('mean', value)."
-)
-_OF_OTHERS = (
-    "{known} Compute it from the whole batch: reduce the sums and counts it is made of with "
-    "get_replica_context().all_reduce('sum', ...) before it is assigned, or gather the examples with all_gather."
-)
-_KNOWN = {
-    "mean": "The mean of the replicas' own values is not the value of the whole batch.",
-    "sum": "The sum of the replicas' own values is not the value of the whole batch.",
-    "first": "Its aggregation keeps only the value of the first replica.",
-    "": "Neither the mean nor the sum of the replicas' own values is that of the whole batch.",
-}
-_CONDITION = (
-    "Look at the condition under which the program assigns it: a replica or worker decides by its own data or number. "
-    "Decide by a value that is equal everywhere, for example one that all_reduce gave, or a count of global steps."
-)
-_SHARES_OR_CONDITION = (
-    "If every replica adds a share of its own, reduce the shares with get_replica_context().all_reduce('sum', share) "
-    "before they are assigned. If a condition decides whether it is assigned, decide by a value that all have."
-)
+_KNOWN = {"mean": "not-the-mean", "sum": "not-the-sum", "first": "not-the-first", "": "neither"}
+"""Declared aggregation -> the fix that says why it does not give the value of the whole batch."""
 _LARGEST_DECAY = 1.0 + 1e-6
 
 
@@ -99,15 +74,15 @@ def of_copies(comparison: Comparison, place: Place, theirs: VariableRecord, copi
     if skipped is not None:
         return replace(skipped, cause=NOT_AGGREGATED, evidence=f"{evidence}: {skipped.evidence}")
     desired = comparison.reference.value(place.variable.index, place.step)
-    fix = _OF_OTHERS.format(known=_KNOWN[""])
+    fix: Fix | None = SPECIAL["neither"]
     if desired is not None and all(is_numeric(copy) and copy.shape == desired.shape for copy in copies):
         bound = _bound(comparison, place)
         average = sum(copy.astype(np.float64) for copy in copies) / len(copies)
         if difference(np.asarray(average), desired).error <= 2 * bound:
-            evidence, fix = f"{evidence}, and their mean is the value of one device", _OF_A_MEAN
+            evidence, fix = f"{evidence}, and their mean is the value of one device", fix_of(NOT_AGGREGATED)
         elif (decay := _decay(comparison, place, theirs)) is not None:
             evidence = f"{evidence}, and each is {decay} and the share of its own replica"
-            fix = _REDUCE_FIRST
+            fix = SPECIAL["share-with-decay"]
     return Diagnosis(NOT_AGGREGATED, evidence, grounds=Grounds.RECOMPUTED, fix=fix)
 
 
@@ -115,7 +90,7 @@ def of_a_reduction(comparison: Comparison, place: Place, theirs: VariableRecord)
     """Explain the mean or sum of what replicas assigned, if its size can be recomputed."""
     kind, number = declared(theirs), comparison.distributed.num_replicas
     if kind == "mean" and _multiple(comparison, place, theirs, 1 / number):
-        return Diagnosis(NOT_AGGREGATED, _SHARES, grounds=Grounds.RECOMPUTED, fix=_OF_SHARES)
+        return Diagnosis(NOT_AGGREGATED, _SHARES, grounds=Grounds.RECOMPUTED, fix=SPECIAL["averaged-shares"])
     if _multiple(comparison, place, theirs, float(number)):
         evidence = f"it changes by {number} times as much as on one device, and there are {number} replicas"
         return Diagnosis(SCALED, evidence, grounds=Grounds.RECOMPUTED)
@@ -127,10 +102,9 @@ def of_a_reduction(comparison: Comparison, place: Place, theirs: VariableRecord)
         return None
     if kind == "sum":
         evidence = f"every replica assigns {decay} and its own share, and aggregation=SUM adds the old value up too"
-        fix = "Call assign_add(share) on each replica, or reduce the share first and declare aggregation=MEAN."
-        return Diagnosis(SCALED, evidence, grounds=Grounds.RECOMPUTED, fix=fix)
+        return Diagnosis(SCALED, evidence, grounds=Grounds.RECOMPUTED, fix=SPECIAL["sum-of-old-values"])
     evidence = f"every replica assigns {decay} and its own share, and aggregation=MEAN averages the shares"
-    return Diagnosis(NOT_AGGREGATED, evidence, grounds=Grounds.RECOMPUTED, fix=_REDUCE_FIRST)
+    return Diagnosis(NOT_AGGREGATED, evidence, grounds=Grounds.RECOMPUTED, fix=SPECIAL["share-with-decay"])
 
 
 def unexplained(comparison: Comparison, place: Place, theirs: VariableRecord) -> Diagnosis:
@@ -145,7 +119,7 @@ def unexplained(comparison: Comparison, place: Place, theirs: VariableRecord) ->
         evidence = "; ".join(filter(None, (evidence, taken)))
         return Diagnosis(NOT_AGGREGATED, evidence, grounds=Grounds.EXCLUSION, look_at=places)
     evidence = f"consistent with it: aggregation is {theirs.aggregation}, synchronization {theirs.synchronization}"
-    fix = _CONDITION if copied else _OF_OTHERS.format(known=_KNOWN[kind])
+    fix = SPECIAL["condition" if copied else _KNOWN[kind]]
     return Diagnosis(
         NOT_AGGREGATED, "; ".join(filter(None, (evidence, taken))), grounds=Grounds.PATTERN, fix=fix if kind else None
     )
@@ -167,7 +141,8 @@ def skipped_on_some(comparison: Comparison, place: Place, theirs: VariableRecord
     # A replica may also have nothing to add, for example no example of a rare class. One device then changes it too.
     old, desired = (comparison.reference.value(index, at) for at in (step - 1, step))
     waits = old is not None and desired is not None and same(old, desired)
-    fix = _CONDITION if waits or _copied_from(comparison.reference, place) else _SHARES_OR_CONDITION
+    together = waits or _copied_from(comparison.reference, place)
+    fix = SPECIAL["condition" if together else "shares-or-condition"]
     return Diagnosis(None, evidence, grounds=Grounds.RECOMPUTED, fix=fix)
 
 

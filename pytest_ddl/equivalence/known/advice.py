@@ -1,58 +1,61 @@
-"""Fixes for programs in which the usual advice cannot be applied: ``Model.fit``, and updates by hand."""
+"""Choose the fix that a program can apply: by its form, and by what else its records show."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from pytest_ddl.equivalence.causes import CAUSES
+from pytest_ddl.equivalence.causes.cause import Fix, Form
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
 from pytest_ddl.equivalence.evidence.moving_statistics import is_moving_statistic
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
-from pytest_ddl.records import GradientStage, TrainingRecord
+from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind
 
-_N = "tf.distribute.get_strategy().num_replicas_in_sync"
-_TRAIN_STEP = (
-    "Model.fit of Keras 3 adds up the gradients of the replicas. Divide the loss in your train_step before "
-    f"tape.gradient: loss / {_N}. self.compute_loss(...) and objects of keras.losses give a loss that is "
-    "already divided."
-)
-_LOSS_FUNCTION = (
-    "Return one loss per example from the loss function of compile(), for example keras.ops.mean(..., axis=-1). Keras "
-    "divides only losses per example by the number of replicas, and adds up the gradients."
-)
-_LOGS = (
-    "self.compute_loss(...) and objects of keras.losses give a loss that is already divided by the number of replicas. "
-    f"Multiply it for the metric: update_state(loss * {_N}). "
-    "Return {metric.name: metric.result() for metric in self.metrics}."
-)
-_STATISTICS = (
-    "Use keras.layers.BatchNormalization(synchronized=True). Without it, Keras 3 gives every replica moving statistics "
-    "of its own, never combines them, and saves those of the first replica."
-)
+_LOGS = CAUSES["reported-loss-wrong"].fix
 _SHARE = 1e-6
 """Relative error of a ratio that is 1 divided by the number of replicas."""
 
 
-_TWO_SUMS = (
-    "The reported loss is right (LOSS-EQ passes), so look at the gradients: get_replica_context().all_reduce adds them "
-    "up, and the optimizer adds them up once more. Divide what all_reduce returns by {n}, or leave all_reduce out."
-)
+def forms_of(distributed: TrainingRecord, variable: str | None) -> tuple[Form, ...]:
+    """Return what a program is, the most particular form first.
+
+    :param variable: name of the variable that a finding is about.
+    """
+    return tuple(_forms(distributed, variable))
 
 
-_ASSIGNED_MEAN = (
-    "The reported loss is right (LOSS-EQ passes), and aggregation=MEAN averages what the replicas assign. Add the "
-    "gradients up first: get_replica_context().all_reduce('sum', gradients). If each replica calls assign_sub or "
-    "assign_add with its own update, aggregation=tf.VariableAggregation.SUM does the same."
-)
-_ASSIGNED_SUM = (
-    "The reported loss is right (LOSS-EQ passes), and aggregation=SUM adds up what the replicas assign. If the "
-    "gradients are all-reduced before, declare aggregation=tf.VariableAggregation.MEAN, or assign each "
-    "replica's own update."
-)
-_DIVIDED = (
-    "The reported loss is right (LOSS-EQ passes), so look at the gradients: add them up with all_reduce('sum', ...) "
-    "and not with 'mean', and look for a division between the loss in the tape and the update."
-)
+def _forms(distributed: TrainingRecord, name: str | None) -> Iterator[Form]:
+    state = next((v for v in distributed.variables if v.name == name and v.kind is VariableKind.STATE), None)
+    if state is not None and state.of_keras:
+        yield Form.LAYER
+    fitted = _fitted(distributed)
+    if fitted is not None and fitted.get("train_step"):
+        yield Form.TRAIN_STEP
+    if fitted is not None:
+        yield Form.FIT
+    elif not any(rank.layers or rank.optimizers for rank in distributed.ranks):
+        yield Form.MODULE
+    else:
+        yield Form.LOOP
+
+
+def _fitted(distributed: TrainingRecord) -> Mapping[str, bool] | None:
+    return next((rank.facts["fitted"] for rank in distributed.ranks if "fitted" in rank.facts), None)
+
+
+def fix_for(finding: Finding, distributed: TrainingRecord) -> str | None:
+    """Return the variant of a finding's fix for what the program is."""
+    forms = forms_of(distributed, finding.variable)
+    if finding.cause == "state-not-aggregated" and is_moving_statistic(distributed, finding.variable or ""):
+        return SPECIAL["moving-statistics"]
+    shown = finding.check in (LOSS_EQ, METRIC_EQ)
+    divided = finding.ratio is not None and abs(finding.ratio * distributed.num_replicas - 1) <= _SHARE
+    wrong = finding.cause in ("reported-loss-wrong", "metric-wrong") or (finding.check == LOSS_EQ and divided)
+    if shown and wrong and Form.TRAIN_STEP in forms:
+        return _LOGS.of(forms)
+    return finding.fix.of(forms) if isinstance(finding.fix, Fix) else finding.fix
 
 
 def fix_of_sums(finding: Finding, results: Sequence[CheckResult], distributed: TrainingRecord) -> str | None:
@@ -65,25 +68,8 @@ def fix_of_sums(finding: Finding, results: Sequence[CheckResult], distributed: T
     by_hand = bool(gradients) and all(item.stage is GradientStage.COMPUTED for item in gradients)
     aggregation = next((v.aggregation.lower() for v in distributed.variables if v.name == finding.variable), "")
     if small:
-        return _ASSIGNED_MEAN if by_hand and "mean" in aggregation else _DIVIDED
+        return SPECIAL["assigned-mean" if by_hand and "mean" in aggregation else "divided"]
     reduces = any("all_reduce" in rank.facts.get("lines", {}) for rank in distributed.ranks)
     if by_hand:
-        return _ASSIGNED_SUM if "sum" in aggregation else None
-    return _TWO_SUMS.format(n=_N) if reduces else None
-
-
-def fix_in_keras(finding: Finding, distributed: TrainingRecord) -> str | None:
-    """Return a fix that a program of Keras 3 can apply, or ``None`` if the usual one of the cause fits."""
-    if finding.cause == "state-not-aggregated" and is_moving_statistic(distributed, finding.variable or ""):
-        return _STATISTICS
-    fitted: Mapping[str, bool] = next(
-        (rank.facts["fitted"] for rank in distributed.ranks if "fitted" in rank.facts), {}
-    )
-    if finding.cause == "gradient-scaled-by-replica-count":
-        if fitted.get("train_step"):
-            return _TRAIN_STEP
-        return _LOSS_FUNCTION if fitted.get("loss_function") else None
-    shown = finding.check in (LOSS_EQ, METRIC_EQ)
-    divided = finding.ratio is not None and abs(finding.ratio * distributed.num_replicas - 1) <= _SHARE
-    wrong = finding.cause in ("reported-loss-wrong", "metric-wrong") or (finding.check == LOSS_EQ and divided)
-    return _LOGS if shown and wrong and fitted.get("train_step") else None
+        return SPECIAL["assigned-sum"] if "sum" in aggregation else None
+    return SPECIAL["two-sums"] if reduces else None

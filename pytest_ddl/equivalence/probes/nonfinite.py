@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.checks.liveness import CHECK as LIVENESS
 from pytest_ddl.equivalence.checks.nonfinite import CHECK as CHECK
 from pytest_ddl.equivalence.checks.nonfinite import decided_by_keras, divides_by_scale
@@ -18,6 +18,7 @@ from pytest_ddl.equivalence.checks.run import CHECK as RUN
 from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.evidence.observe import of_kind, update
 from pytest_ddl.equivalence.findings import Doubt, Finding, Outcome
+from pytest_ddl.equivalence.known.advice import forms_of
 from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.probes.repeating import fails_on_one_device, timed
 from pytest_ddl.equivalence.report import Report
@@ -176,7 +177,7 @@ def _unscaled(plain: Report, again: Report) -> Finding | None:
         cause="gradient-unscaled-without-scale",
         step=1,
         variable=name,
-        fix=fix_of("gradient-unscaled-without-scale"),
+        fix=CAUSES["gradient-unscaled-without-scale"].fix.of(forms_of(ours, name)),
         evidence=f"in a second run with half of {name}, the tape gives the same gradient; half of it would be right",
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
 from pytest_ddl.equivalence.checks.optimizer_state import CHECK as OPT_STATE
@@ -37,10 +38,7 @@ if TYPE_CHECKING:
 
 _WHAT = "run again one step at a time"
 _AS_ONE = "run again one step at a time, all steps recorded as one"
-FIX = (
-    "Compute in each step under the coordinator what one device computes: the same loss, divided by the examples of "
-    "the batch that this step consumes, with the same learning rate."
-)
+FIX = SPECIAL["steps-one-by-one"]
 _COMPARED = (STEP_EQ, STATE_EQ, OPT_STATE, LOSS_EQ, METRIC_EQ)
 
 

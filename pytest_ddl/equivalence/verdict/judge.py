@@ -18,7 +18,7 @@ from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.evidence.without_a_step import without_call_sites
 from pytest_ddl.equivalence.expectations import Expectations, parse_expectations
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
-from pytest_ddl.equivalence.known.advice import fix_in_keras, fix_of_sums
+from pytest_ddl.equivalence.known.advice import fix_for, fix_of_sums
 from pytest_ddl.equivalence.known.catalogue import recognized
 from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.report import Report
@@ -114,7 +114,8 @@ def conclude(
         replace(
             result,
             findings=tuple(
-                replace(finding, fix=fix_of_sums(finding, results, distributed) or finding.fix) for finding in findings
+                replace(finding, fix=fix_of_sums(finding, results, distributed) or fix_for(finding, distributed))
+                for finding in findings
             ),
         )
         for result, findings in zip(results, named, strict=True)
@@ -197,7 +198,6 @@ def _run(check: Check, comparison: Comparison) -> CheckResult:
                 finding,
                 verified=False,
                 known=recognized(finding, comparison),
-                fix=fix_in_keras(finding, distributed) or finding.fix,
             )
             for finding in possible
         ),

@@ -18,7 +18,14 @@ _DISTRIBUTING = ("experimental_distribute_dataset", "distribute_datasets_from_fu
 
 
 class LineObserver(Observer):
-    """Observer that fills the fact ``lines``. Other observers add the lines of the calls that they watch."""
+    """Observer that fills the facts ``lines`` and ``shards``. Other observers add the lines of the calls they watch.
+
+    ``shards``: ``(number of shards, index)`` of each ``Dataset.shard`` in a dataset that the strategy shards again.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._shards: list[tuple[int, int]] = []
 
     _converted: Mapping[object, object] = MappingProxyType({})
     """Lines of the program in which ``strategy.run`` was called, by the lines that AutoGraph made of them."""
@@ -50,12 +57,33 @@ class LineObserver(Observer):
         def distribute(dataset: Any, *args: Any, **kwargs: Any) -> Any:
             if not (callable(dataset) and self.recorder.lines.add_function(DATA, dataset)):
                 self.recorder.lines.add(DATA)
+            if self.context.num_ranks > 1:
+                self._shards += _shards_in(dataset)
             return original(dataset, *args, **kwargs)
 
         return distribute
 
     def end_run(self) -> Mapping[str, Any]:
-        return {"facts": self.recorder.lines.facts()}
+        return {"facts": {**self.recorder.lines.facts(), **({"shards": tuple(self._shards)} if self._shards else {})}}
+
+
+def _shards_in(dataset: Any) -> Iterator[tuple[int, int]]:
+    """Yield ``(number of shards, index)`` of each shard that a dataset is made of, unless it is not sharded again."""
+    import tensorflow as tf
+
+    if not isinstance(dataset, tf.data.Dataset):
+        return
+    policies = tf.data.experimental.AutoShardPolicy
+    if dataset.options().experimental_distribute.auto_shard_policy in (policies.OFF, policies.HINT):
+        return
+    found = [dataset]
+    while found:
+        one = found.pop()
+        found += getattr(one, "_inputs", list)()
+        if type(one).__name__ == "_ShardDataset":
+            number, index = (tf.get_static_value(value) for value in (one._num_shards, one._index))
+            if number is not None and index is not None:
+                yield int(number), int(index)
 
 
 def _merging(original: Callable[..., Any]) -> Callable[..., Any]:

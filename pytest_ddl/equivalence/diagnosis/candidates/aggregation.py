@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.candidates import parts as parts_of_loss
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     CLIPS,
@@ -23,10 +24,6 @@ from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
 
 CAUSE = "gradient-not-aggregated"
-_SHARED_DECISION = (
-    "If a replica skips or zeroes its gradient, decide on a value that is the same on all replicas: all-reduce the "
-    "loss or the gradients first, then test them."
-)
 
 
 def overwritten_attributes(case: Case) -> Fit | None:
@@ -83,7 +80,7 @@ def handed_over_zeros(case: Case) -> Fit | None:
         CAUSE,
         f"replica {replicas} computes a gradient and hands zeros to the optimizer: the update is the sum of the other "
         "gradients",
-        fix=_SHARED_DECISION,
+        fix=SPECIAL["shared-decision"],
     )
 
 
@@ -289,7 +286,10 @@ def from_slices(case: Case) -> Fit | None:
 def _combination(parts: dict[int, list[Float]], shares: list[float]) -> Callable[[Motion], Float | None]:
     def predict(motion: Motion) -> Float | None:
         updates = parts[motion.variable.index]
-        return mean(updates, shares) if len(updates) == len(shares) else None
+        # A part that is not finite makes every combination equal to an update that is not finite.
+        if len(updates) != len(shares) or not all(map(all_finite, updates)):
+            return None
+        return mean(updates, shares)
 
     return predict
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up, combined, configured_limit, limits_of, total_of
 from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, Source, reproduces
 from pytest_ddl.equivalence.evidence.arrays import Float, coefficient, difference, flat, magnitude, norm
@@ -144,8 +145,7 @@ def scaled_parts(case: Case) -> Fit | None:
         f"each replica multiplies its gradient of {', '.join(names[:3])} by a number of its own before the sum, and "
         "one device multiplies its own by another",
         grounds=Grounds.PATTERN,
-        fix="All-reduce the gradients first, then compute norms and ratios from the sum, and apply the result once "
-        "(divided by the number of replicas, because an optimizer of Keras adds it up over the replicas).",
+        fix=SPECIAL["norms-of-parts"],
     )
 
 

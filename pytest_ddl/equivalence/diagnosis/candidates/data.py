@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     factor_of,
     odd_replicas,
@@ -17,15 +18,6 @@ from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage, TrainingRecord
 
 _TIMES = {0: "is left out", 2: "counts twice"}
-_FIX = (
-    "Let every example of its batch count once in the replica function: look for slices, masks and gathers of the "
-    "batch that depend on its size or on the replica."
-)
-
-_PAIRED = (
-    "Keep inputs and labels of an example together in the replica function: what reverses, rolls or shuffles the rows "
-    "of one of them must do so with all."
-)
 
 
 def other_values(case: Case) -> Fit | None:
@@ -68,7 +60,7 @@ def counted_another_number_of_times(case: Case) -> Fit | None:
             f"the gradients that one device computes for each example alone make the gradient of replica {replica} "
             f"only if {described}",
             also=("examples-dropped",) if again and 0 in counts else (),
-            fix=_FIX,
+            fix=SPECIAL["examples-left-out"],
         )
     return None
 
@@ -82,7 +74,7 @@ def paired_otherwise(case: Case) -> Fit | None:
                 "examples-altered",
                 f"one device gets the gradient of replica {pairing.replica} if the rows of tensor {pairing.tensor} of "
                 f"its examples are {pairing.order}, and those of the other tensors are not",
-                fix=_PAIRED,
+                fix=SPECIAL["pairs-broken"],
             )
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.candidates.data import counted_another_number_of_times
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     adds_up,
@@ -18,27 +18,11 @@ from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Source, reproduces
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude, ratio_of_norms
 from pytest_ddl.equivalence.evidence.combination import Weights, solve
-from pytest_ddl.equivalence.evidence.fit_loss import is_running_mean
 from pytest_ddl.equivalence.evidence.gradients import calls
 from pytest_ddl.equivalence.evidence.observe import is_uneven, update
 from pytest_ddl.equivalence.findings import Grounds
-from pytest_ddl.hints import Hint
 from pytest_ddl.records import GradientStage
 
-_TERM = (
-    "One term of the loss is a mean over the replica's examples. Divide it by the global batch size too: "
-    f"tf.nn.compute_average_loss(term_per_example, global_batch_size={Hint.BATCH_SIZE})."
-)
-
-
-_IN_FULL = (
-    "In addition, the loss of each replica counts in full: divide it by the number of replicas "
-    "(strategy.num_replicas_in_sync)."
-)
-_ONE_NUMBER = (
-    "In addition, Model.fit does not divide this loss by the number of replicas: this loss function returns one "
-    "number, or a sum. Let it return one loss for each example, or divide by strategy.num_replicas_in_sync."
-)
 _ABOUT = 0.25
 """Largest relative distance from the number of replicas of a ratio that is called about this number."""
 
@@ -166,7 +150,7 @@ def mean_term(case: Case) -> Fit | None:
         "gradient-scaled-by-replica-count",
         "one device that trains on equal parts of each replica's examples shows a term of the loss that every part of "
         f"a batch counts in full: it is {number} times too large",
-        fix=_TERM,
+        fix=SPECIAL["mean-term"],
     )
 
 
@@ -248,30 +232,24 @@ def coupled(case: Case) -> Fit | None:
         f"the update is the sum of the {source} the replicas, and no weighting of these makes the gradient of one "
         "device"
     )
-    fix = _advice_in_full(case, source, share)
-    if fix is not None:
-        evidence += f", and all are about {case.replicas} times too large"
+    if _is_in_full(case, source, share):
+        evidence += f", and all are about {case.replicas} times too large: each replica's loss counts in full, too"
     if not all(computed_alone(case, source).values()) or len(case.slices) != case.replicas:
-        return Fit("batch-coupled-loss", evidence, also=_masks(case), grounds=Grounds.EXCLUSION, fix=fix)
+        return Fit("batch-coupled-loss", evidence, also=_masks(case), grounds=Grounds.EXCLUSION)
     # The effect of each example on the others is not recomputed. A replica may also leave out some of its examples.
-    if fix is not None and not all(map(is_one, factors_alone(case, source))):
-        fix = None
     evidence += (
         "; one device that trains on only a replica's examples gets the gradient of this replica, which therefore "
         "depends on how the batch is split: the loss compares its examples, or each part leaves out or selects some"
     )
-    return Fit("batch-coupled-loss", evidence, also=_masks(case), grounds=Grounds.PATTERN, fix=fix)
+    return Fit("batch-coupled-loss", evidence, also=_masks(case), grounds=Grounds.PATTERN)
 
 
-def _advice_in_full(case: Case, source: Source, share: float) -> str | None:
-    """Say what to do if the update is also about N times too large, because no replica's loss is divided by N."""
+def _is_in_full(case: Case, source: Source, share: float) -> bool:
+    """Return whether the update is also about N times too large, because no replica's loss is divided by N."""
     summed = combined(source, [share] * case.replicas)
     moving = [index for index, own in source.own.items() if magnitude(own) > case.gradient_slack.get(index, 0.0)]
     ratios = [ratio_of_norms(summed[index], source.own[index]) for index in moving if index in summed]
-    if not ratios or any(ratio is None or abs(ratio / case.replicas - 1.0) > _ABOUT for ratio in ratios):
-        return None
-    within_fit = is_running_mean(case.distributed, case.step)
-    return f"{fix_of('batch-coupled-loss')} {_ONE_NUMBER if within_fit else _IN_FULL}"
+    return bool(ratios) and all(ratio is not None and abs(ratio / case.replicas - 1.0) <= _ABOUT for ratio in ratios)
 
 
 def _as_often(case: Case, source: Source) -> bool:

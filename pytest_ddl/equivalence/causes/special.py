@@ -1,0 +1,188 @@
+"""Fixes for a cause in one of its particular shapes, which a recomputation or an exception identifies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_ddl.equivalence.causes.cause import Fix, Form
+
+_SUM_SHARE = 'share = tf.distribute.get_replica_context().all_reduce("sum", share)'
+_UNLESS_BUILDING = """
+context = tf.distribute.get_replica_context()
+if context is not None:  # None while Keras builds the model
+""".rstrip()
+_SUM_SHARE_IN_A_LAYER = f'{_UNLESS_BUILDING}\n    share = context.all_reduce("sum", share)'
+_SUM_GRADIENTS = 'gradients = tf.distribute.get_replica_context().all_reduce("sum", gradients)'
+_RIGHT = "The reported loss is right (LOSS-EQ passes), "
+_CONDITION = (
+    "Look at the condition under which the program assigns it: a replica or worker decides by its own data or number. "
+    "Decide by a value that is equal everywhere, for example one that all_reduce gave, or a count of global steps."
+)
+
+
+def _of_others(known: str, part: str = "") -> Fix:
+    """Return the fix for a state that is neither a sum nor a mean of the replicas' own values.
+
+    :param part: what divides the value, if its aggregation adds up what the replicas assign.
+    """
+    text = f"{known} Compute it from the whole batch: gather the examples, or add up the sums and counts it is made of."
+    value = f"state_of(context.all_gather(x, axis=0)){part}"
+    return Fix(
+        text,
+        f"context = tf.distribute.get_replica_context()\nstate.assign({value})",
+        {Form.LAYER: Fix(text, f"{_UNLESS_BUILDING}\n    self.state.assign({value})")},
+    )
+
+
+SPECIAL: Mapping[str, Fix] = {
+    # Gradients that are added up, averaged or divided once too often.
+    "two-sums": Fix(
+        _RIGHT + "so look at the gradients: all_reduce adds them up, and the optimizer adds them up once more. Divide "
+        "what all_reduce returns, or leave all_reduce out.",
+        "gradients = [gradient / strategy.num_replicas_in_sync for gradient in gradients]",
+    ),
+    "assigned-mean": Fix(
+        _RIGHT + "and aggregation=MEAN averages what the replicas assign. Add the gradients up first. If each replica "
+        "calls assign_sub or assign_add with its own update, aggregation=tf.VariableAggregation.SUM does the same.",
+        _SUM_GRADIENTS,
+    ),
+    "assigned-sum": Fix(
+        _RIGHT + "and aggregation=SUM adds up what the replicas assign. If the gradients are all-reduced before, "
+        "declare aggregation=tf.VariableAggregation.MEAN, or assign each replica's own update.",
+        "weight = tf.Variable(start, aggregation=tf.VariableAggregation.MEAN)",
+    ),
+    "divided": Fix(
+        _RIGHT + "so look at the gradients: add them up, and do not average them. Look for a division between the loss "
+        "in the tape and the update.",
+        _SUM_GRADIENTS,
+    ),
+    "mean-term": Fix(
+        "One term of the loss is a mean over the replica's examples. Divide it by the global batch size too.",
+        "loss += tf.nn.compute_average_loss(term_per_example, global_batch_size=global_batch_size)",
+    ),
+    "shared-decision": Fix(
+        "If a replica skips or zeroes its gradient, decide on a value that is the same on all replicas: add up the "
+        "loss or the gradients first, then test them.",
+        "loss_of_all = tf.distribute.get_replica_context().all_reduce('sum', loss)",
+    ),
+    "norms-of-parts": Fix(
+        "Add the gradients up first, then compute norms and ratios from the sum. Apply the result once: an optimizer "
+        "of Keras adds it up over the replicas.",
+        """
+        context = tf.distribute.get_replica_context()
+        gradients = context.all_reduce("sum", gradients)
+        count = context.num_replicas_in_sync
+        gradients = [scaled(gradient) / count for gradient in gradients]
+        """,
+    ),
+    # States.
+    "share-with-decay": Fix(
+        "Add the shares up before the assignment.",
+        _SUM_SHARE,
+        {Form.LAYER: Fix("Add the shares up before the assignment.", _SUM_SHARE_IN_A_LAYER)},
+    ),
+    "averaged-shares": Fix(
+        "Add the shares up before they are assigned. If each replica calls assign_add(share) of a tf.Variable, "
+        "aggregation=tf.VariableAggregation.SUM does the same.",
+        _SUM_SHARE,
+        {Form.LAYER: Fix("Add the shares up before they are assigned.", _SUM_SHARE_IN_A_LAYER)},
+    ),
+    "sum-of-old-values": Fix(
+        "Add the share on each replica, and not the old value with it.",
+        "state.assign_add(share)",
+        {
+            Form.LAYER: Fix(
+                "assign_add of Keras assigns the old value and the share, which aggregation='sum' adds up. Add the "
+                "shares up first, and assign equal parts.",
+                f"{_SUM_SHARE_IN_A_LAYER}\n    self.state.assign((self.state + share) / context.num_replicas_in_sync)",
+            ),
+        },
+    ),
+    "not-the-mean": _of_others("The mean of the replicas' own values is not the value of the whole batch."),
+    "not-the-sum": _of_others(
+        "The sum of the replicas' own values is not the value of the whole batch.", " / context.num_replicas_in_sync"
+    ),
+    "not-the-first": _of_others("Its aggregation keeps only the value of the first replica."),
+    "neither": _of_others("Neither the mean nor the sum of the replicas' own values is that of the whole batch."),
+    "condition": Fix(_CONDITION),
+    "shares-or-condition": Fix(
+        "If every replica adds a share of its own, add the shares up before they are assigned. If a condition decides "
+        "whether it is assigned, decide by a value that all have.",
+        _SUM_SHARE,
+    ),
+    "moving-statistics": Fix(
+        "Combine the statistics over the replicas. Without synchronized=True, Keras 3 gives every replica moving "
+        "statistics of its own, never combines them, and saves those of the first replica.",
+        "keras.layers.BatchNormalization(synchronized=True)",
+    ),
+    # Data and what is shown.
+    "fewer-steps": Fix(
+        "Train on the same batches under every strategy: keep a last batch that is smaller, or leave it out on one "
+        "device too.",
+        "dataset = dataset.batch(global_batch_size)",
+    ),
+    "other-orders": Fix(
+        "Every worker takes its share of one order of the examples: shuffle with the same seed on every worker.",
+        "dataset = dataset.shuffle(buffer_size, seed)",
+    ),
+    "sharded-twice": Fix(
+        "A strategy shards a dataset that it distributes. Leave out a dataset.shard(...) of the program, or switch the "
+        "sharding of the strategy off.",
+        """
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        dataset = dataset.with_options(options)
+        """,
+    ),
+    "examples-left-out": Fix(
+        "Let every example of its batch count once in the replica function: look for slices, masks and gathers of the "
+        "batch that depend on its size or on the replica."
+    ),
+    "pairs-broken": Fix(
+        "Keep inputs and labels of an example together in the replica function: what reverses, rolls or shuffles the "
+        "rows of one of them must do so with all."
+    ),
+    "parts-of-a-value": Fix(
+        "Look at how the parts of the replicas become one value. Of means over equal parts, take the mean. Of sums, "
+        "take the sum, and divide it by the number of examples of the global batch.",
+        'value = strategy.reduce("MEAN", value, axis=None)',
+    ),
+    "steps-one-by-one": Fix(
+        "Compute in each step under the coordinator what one device computes: the same loss, divided by the examples "
+        "of the batch that this step consumes, with the same learning rate."
+    ),
+    # Exceptions.
+    "keras-loop-in-run": Fix(
+        "Call fit, evaluate, predict and the methods that end with _on_batch outside of strategy.run: they call "
+        "strategy.run themselves. In a function that strategy.run calls, call the model, and apply the gradients of a "
+        "tf.GradientTape.",
+        "model.fit(dataset)",
+    ),
+    "value-of-every-replica": Fix(
+        "A batch of a distributed dataset has a part for each replica (PerReplica). Hand it to a function of the "
+        "model's step with strategy.run, and do what the line does in that function. If the value is a result of "
+        "strategy.run, combine it with strategy.reduce first.",
+        'loss = strategy.reduce("SUM", strategy.run(replica_step, args=(batch,)), axis=None)',
+    ),
+    "stateful-layer": Fix(
+        "Under a strategy a stateful layer gets the part of its replica, not the global batch. Give the model's input "
+        "the size of the part. Leave out a last batch that is smaller (drop_remainder=True).",
+        "inputs = keras.Input(batch_shape=(global_batch_size // strategy.num_replicas_in_sync, *shape))",
+    ),
+    "update-outside-of-run": Fix(
+        "Call optimizer.apply_gradients (and get_replica_context()) inside the function that strategy.run calls, not "
+        "around it: there is no replica in strategy.scope() alone."
+    ),
+    "fewer-files-than-workers": Fix(
+        "Fewer files than workers cannot be sharded by file: write at least one file per worker, or shard by examples.",
+        """
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+        dataset = dataset.with_options(options)
+        """,
+    ),
+    "iterator-for-a-batch": Fix(
+        "A train_step that takes its own data gets an iterator, not a batch: begin it with batch = next(iterator)."
+    ),
+}
+"""Fixes by a name of their own."""
