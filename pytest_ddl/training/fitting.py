@@ -12,7 +12,7 @@ import numpy as np
 
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array
-from pytest_ddl.training import values
+from pytest_ddl.training import end_of_data, values
 from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.data import distribute, prepare, prepare_arrays
 from pytest_ddl.training.keras_objects import metric_variables
@@ -64,6 +64,7 @@ class Fitting:
             options["epochs"] = _ENDLESS
         data = _as_dataset(model, data, options, self._settings) if self._settings.slices else data
         given = _given(self._settings, data, lambda: listener.completed)
+        options["callbacks"][:0] = self._counting_back(model, given, options.get("validation_data"))
         history = model.fit(given, **options)
         listener.end_of_steps(_batches(given, options, self._strategy), batches=1)
         listener.result("fit", _each(history.history, _number))
@@ -80,10 +81,10 @@ class Fitting:
         """Call ``model.evaluate`` and record its result; a list or dict of numbers keeps its structure."""
         self._listener.begin_phase("evaluation")
         options = _options(self._settings, kwargs)
+        given = _given(self._fixed, data)
         callbacks = [*_as_list(options.get("callbacks")), *self._of_evaluations(model)]
-        found = model.evaluate(
-            _given(self._fixed, data), **{**options, **({"callbacks": callbacks} if callbacks else {})}
-        )
+        callbacks[:0] = self._counting_back(model, given)
+        found = model.evaluate(given, **{**options, **({"callbacks": callbacks} if callbacks else {})})
         self._listener.end_phase("evaluation")
         self._listener.result("evaluate", _each(found, _number))
         self._listener.end_without_step()  # what an evaluation consumed belongs to no step
@@ -97,6 +98,12 @@ class Fitting:
         self._listener.result("predict", _each(found, values.copy_of))
         self._listener.end_without_step()
         return found
+
+    def _counting_back(self, model: Any, *data: Any) -> list[Any]:
+        """Return a callback that undoes what chance counts at the end of the data, or no callback."""
+        if uses_coordinator(self._strategy) or not end_of_data.is_unseen(*data):
+            return []
+        return [end_of_data.counting_back(model, self._strategy, flavor_of(model).callbacks.Callback)]
 
     def _of_evaluations(self, model: Any) -> list[Any]:
         """Return a callback that records the metrics of one device after each batch of an evaluation, or no callback.
