@@ -62,7 +62,8 @@ class Facts:
                 "variable": worst.variable,
                 "replica": worst.replica,
                 "worker": worst.worker,
-                "fix": worst.fix,
+                # A fix is a string with more in it, which pytest-xdist cannot send.
+                "fix": worst.fix and str(worst.fix),
                 "file": file,
                 "line": line,
             }

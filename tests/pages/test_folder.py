@@ -112,6 +112,12 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         prepare(tmp_path / "file" / "below")
 
 
+def test_facts_are_plain_values_that_pytest_xdist_can_send(scaled: Report) -> None:
+    facts = Facts.of(scaled, TEST).as_json()
+    assert facts["fix"]
+    assert {type(value) for value in facts.values()} <= {str, int, bool, type(None)}
+
+
 def test_properties_are_the_known_facts(scaled: Report) -> None:
     assert list(Facts.of(scaled, TEST).properties()) == [
         ("ddl_strategy", "mirrored[replicas=2]"),
