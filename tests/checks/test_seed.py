@@ -24,10 +24,8 @@ def _with_draws(record: TrainingRecord, digest: Digest, shape: tuple[int, ...], 
         size = 1
         for length in shape:
             size *= length
-        given = {"op": "stateless_random_uniform_v2", "dtype": "float32", "distinct": size, **fields}
-        return DrawRecord(
-            replica, 0, name="dropout/uniform", digest=digest(replica, step), size=size, shape=shape, **given
-        )
+        given = {"op": "stateless_random_uniform_v2", "dtype": "float32", "distinct": size, "size": size, **fields}
+        return DrawRecord(replica, 0, name="dropout/uniform", digest=digest(replica, step), shape=shape, **given)
 
     ranks = tuple(
         replace(
@@ -75,6 +73,23 @@ def test_the_same_stream_on_all_replicas_is_named(workers: int) -> None:
 def test_the_same_numbers_in_every_step_are_named_also_on_one_replica() -> None:
     assert _causes(_judged(lambda replica, _step: replica)) == [ACROSS_STEPS]
     assert _causes(_judged(lambda replica, _step: replica, replicas=1)) == [ACROSS_STEPS]
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_loop_over_the_examples_has_rows(follows: bool) -> None:
+    """Each execution draws for one example if one device executes the operation as many times more."""
+
+    def drawn(program: Program, digest: Digest, times: int) -> TrainingRecord:
+        return _with_draws(simulate(program), digest, (4,), size=4 * times, distinct=4 * times)
+
+    def judged(digest: Digest) -> CheckResult:
+        reference = drawn(Program(batches=(12,) * 3), digest, 12 if follows else 6)
+        distributed = drawn(Program(replicas=2, batches=(12,) * 3), digest, 6)
+        return check_seed(Comparison(reference, distributed, Tolerance(reference)))
+
+    shared, own = judged(lambda _replica, step: step), judged(lambda replica, step: 10 * replica + step)
+    assert _causes(shared) == ([ACROSS_REPLICAS] if follows else [])
+    assert own.outcome is (Outcome.PASS if follows else Outcome.NOT_APPLICABLE)
 
 
 def test_two_of_four_replicas_are_enough() -> None:

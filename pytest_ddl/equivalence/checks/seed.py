@@ -9,7 +9,7 @@ from itertools import combinations
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.observe import is_asynchronous, sizes
+from pytest_ddl.equivalence.evidence.observe import executions, is_asynchronous, sizes
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, no_steps, not_applicable, passed
 from pytest_ddl.records import DrawRecord, TrainingRecord
@@ -99,16 +99,16 @@ def _per_example(
 ) -> bool:
     """Return whether the size of a draw grows with the examples of the replica.
 
-    One device draws for the whole batch. Its shape differs from the replica's in one dimension, in the ratio of the
-    batch sizes. If there is only one replica, or if one device drew nothing there, it is enough that one of the first
-    two dimensions has the size of the batch.
+    One device draws for the whole batch, at once or in a loop. Its shape, or the length of the loop, differs from the
+    replica's in one dimension, in the ratio of the batch sizes. If there is only one replica, or if one device drew
+    nothing there, it is enough that one of the first two dimensions has the size of the batch.
     """
     for step, draw in found.items():
         own = sizes(distributed, step).get(draw.replica)
         whole = sum(sizes(reference, step).values()) if step <= reference.num_steps else 0
         theirs = ours.get((draw.position, 0), {}).get(step)
         if theirs is not None and own and whole and own != whole:
-            return _grows(draw.shape, own, theirs.shape, whole)
+            return _grows((executions(draw), *draw.shape), own, (executions(theirs), *theirs.shape), whole)
         if own:
             return own in draw.shape[:2]
     return False

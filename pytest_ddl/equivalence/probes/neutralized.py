@@ -17,7 +17,7 @@ from pytest_ddl.equivalence.causes import fix_of, is_possible
 from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_layers
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, of_kind
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome, Symptom
-from pytest_ddl.equivalence.probes.placing import moved, places_of, same_examples, unplaced
+from pytest_ddl.equivalence.probes.placing import moved, places_of, same_examples, unlike_loops, unplaced
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.equivalence.verdict.judge import concluded_from
@@ -82,8 +82,11 @@ def probe(
     if refused is not None:
         return _left_open(report, off, f"repeated with {change}, but the runs could not be compared: {refused}")
     noise = _noise_of_weights(distributed, places)
-    if noise is not None and not any(finding.exact and finding.cause for finding in again.findings):
+    loops = _loops(places, again)
+    if (noise or loops) and not any(finding.exact and finding.cause for finding in again.findings):
         why = f"each replica draws {noise} of its own, and how their sum is distributed cannot be compared"
+        if loops:
+            why = f"it is not known to which examples the numbers of {', '.join(loops[:3])} in a loop belong"
         left = _left_open(report, off, f"repeated with {change}, but {why}")
         return replace(left, findings=[finding for finding in left.findings if finding.cause != _CAUSES[RANDOM]])
     if places is not None and _belong_to_examples(places) and _may_sort(again):
@@ -185,6 +188,13 @@ def _hidden(report: Report, again: Report, places: Places | None) -> list[Doubt]
         return []
     names = ", ".join(draws[:3])
     return [Doubt(differs[0], f"it is not known to which examples the numbers of {names} belong: all were equal")]
+
+
+def _loops(places: Places | None, again: Report) -> list[str]:
+    """Describe the draws in loops that could not be given the same numbers in both runs."""
+    if places is None or again.reference is None or again.distributed is None:
+        return []
+    return unlike_loops(places, again.reference, again.distributed)
 
 
 def _shows_more(report: Report, again: Report) -> bool:

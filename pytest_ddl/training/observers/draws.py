@@ -26,7 +26,7 @@ from pytest_ddl.training.common_numbers import Stream
 from pytest_ddl.training.creations import creating
 from pytest_ddl.training.lines import DRAW
 from pytest_ddl.training.observers.base import Observer
-from pytest_ddl.training.places import Unplaced
+from pytest_ddl.training.places import Rows, Unplaced
 from pytest_ddl.training.replacing import Replacements
 
 HASHED = 2**16
@@ -241,11 +241,14 @@ class Draws(Observer):
 
             executed = tf.numpy_function(count, [tf.cast(replica_id(), tf.int32)], tf.int64, stateful=True)
             executed.set_shape([])
+        entry = None
+        if isinstance(placement, Rows) and placement.looped:
+            entry, executed = executed, tf.zeros_like(executed)
         head = tf.stack([replica.head[0], executed, replica.head[1], replica.head[2]])
         spans = () if self._places is None else self._places.spans()
         first = replica.head[3 + spans.index(position)] if position in spans else 0
         in_order = neutral.IN_ORDER in self.settings.neutralize
-        return Stream(position, placement, head, replica.rows, first, in_order)
+        return Stream(position, placement, head, replica.rows, first, entry, in_order)
 
     def _add_callback(self, sites: list[_Site], tensors: list[Any]) -> None:
         def record(replica: Any, *arrays: Any) -> None:
@@ -316,5 +319,7 @@ def _folded(draws: list[DrawRecord]) -> DrawRecord:
         return first
     digest = fingerprint.combine([np.array([draw.digest], np.uint64) for draw in draws])[0]
     size, distinct = sum(draw.size for draw in draws), max(draw.distinct for draw in draws)
+    if first.size == 1:
+        distinct = _distinct(np.array([draw.digest for draw in draws[:256]], np.uint64))
     generator = first.generator if all(draw.generator == first.generator for draw in draws) else ""
     return replace(first, digest=digest, size=size, distinct=distinct, generator=generator)
