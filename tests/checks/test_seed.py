@@ -25,6 +25,7 @@ def _with_draws(record: TrainingRecord, digest: Digest, shape: tuple[int, ...], 
         for length in shape:
             size *= length
         given = {"op": "stateless_random_uniform_v2", "dtype": "float32", "distinct": size, "size": size, **fields}
+        given = {name: value(replica, step) if callable(value) else value for name, value in given.items()}
         return DrawRecord(replica, 0, name="dropout/uniform", digest=digest(replica, step), shape=shape, **given)
 
     ranks = tuple(
@@ -123,6 +124,20 @@ def test_few_whole_numbers_that_are_equal_in_one_step_may_be_chance(size: int, f
 def test_a_few_numbers_that_are_equal_in_all_steps_are_no_chance() -> None:
     result = _judged(lambda _replica, step: step, lambda size: (size,), dtype="int32", distinct=16)
     assert _causes(result) == [ACROSS_REPLICAS]
+
+
+def test_equal_seeds_prove_what_few_numbers_do_not() -> None:
+    def judged(seeds: Digest, digest: Digest = lambda _replica, step: step, **fields: object) -> CheckResult:
+        return _judged(digest, lambda size: (size,), seeds=seeds, **{"dtype": "int32", "distinct": 2, **fields})
+
+    for shared in (judged(lambda _replica, step: step), judged(lambda _replica, step: step, size=1, distinct=1)):
+        assert _causes(shared) == [ACROSS_REPLICAS]
+        assert "same seed" in (shared.findings[0].evidence or "")
+    assert _causes(judged(lambda replica, _step: replica, lambda _replica, _step: 7)) == [ACROSS_STEPS]
+    by_chance = judged(lambda replica, step: 10 * replica + step)
+    assert by_chance.outcome is Outcome.PASS
+    one_value = judged(lambda _replica, _step: 7, lambda _replica, _step: 7, distinct=1)
+    assert one_value.outcome is Outcome.PASS
 
 
 def test_a_replica_that_draws_a_step_later_what_another_drew_is_named() -> None:

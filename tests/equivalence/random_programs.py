@@ -351,3 +351,17 @@ def noise_by_index(run: Any, mapped: Callable[..., Any], own: bool = True) -> No
 
 def in_a_loop(draw: Callable[..., Any], count: Any) -> Any:
     return tf.map_fn(draw, tf.range(count), fn_output_signature=tf.float32)
+
+
+def coins(run: Any, own: bool = True) -> None:
+    """The sign of each example is drawn. Replicas may forget to add their number to the seed."""
+    with run.strategy.scope():
+        done = tf.Variable(0, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+    def loss_of(model: Any, x: Any, y: Any) -> Any:
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        seed = tf.stack([7 + (tf.cast(replica, tf.int32) if own else 0), done.assign_add(1)])
+        coin = tf.random.stateless_uniform([tf.shape(x)[0], 1], seed, maxval=2, dtype=tf.int32)
+        return _mean(run, _errors(model, x * tf.cast(2 * coin - 1, x.dtype), y))
+
+    _train(run, loss_of)

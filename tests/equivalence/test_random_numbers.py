@@ -91,8 +91,13 @@ def test_a_wrong_mean_over_random_numbers_is_found(strategy, program, causes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [True, False])
-def test_seeds_by_the_index_on_the_replica_repeat_its_numbers(own):
-    report = check_training(partial(programs.noise_by_index, mapped=programs.in_a_loop, own=own), "mirrored", **GIVEN)
+@pytest.mark.parametrize(
+    "program",
+    [partial(programs.noise_by_index, mapped=programs.in_a_loop), programs.coins],
+    ids=["in a loop", "coins"],
+)
+def test_a_seed_without_the_number_of_the_replica_repeats_its_numbers(program, own):
+    report = check_training(partial(program, own=own), "mirrored", **GIVEN)
     assert report.passed is own, str(report)
     found = report.approximations if own else report.findings
     stream = "random-stream-differs-across-replicas" if own else "random-stream-repeated-across-replicas"

@@ -22,7 +22,7 @@ from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.equivalence.verdict.judge import concluded_from
 from pytest_ddl.notes import Note, NoteKind
-from pytest_ddl.records import LayerRecord, TrainingRecord, VariableKind
+from pytest_ddl.records import DrawRecord, LayerRecord, TrainingRecord, VariableKind
 from pytest_ddl.training.neutral import IN_ORDER, NORMALIZATION, RANDOM
 from pytest_ddl.training.places import Places, Rows, Shared
 from pytest_ddl.training.settings import RunSettings
@@ -101,7 +101,7 @@ def probe(
     results = tuple(_result(result, repeated.get(result.check), report.roles) for result in report.results)
     open_again = [
         Doubt(doubt.check, f"{doubt.reason} (with {change})")
-        for doubt in (*again.doubts, *_hidden(report, again, places))
+        for doubt in (*again.doubts, *_hidden(report, again, places), *_unexplained(report, places))
         if report.roles.have(doubt, Role.NUMBERS) or doubt not in report.doubts
     ]
     remains = any(report.roles.have(finding, Role.NUMBERS) for finding in again.findings)
@@ -195,6 +195,38 @@ def _loops(places: Places | None, again: Report) -> list[str]:
     if places is None or again.reference is None or again.distributed is None:
         return []
     return unlike_loops(places, again.reference, again.distributed)
+
+
+def _unexplained(report: Report, places: Places | None) -> list[Doubt]:
+    """Return a doubt if the replicas drew the same numbers for their examples in all steps.
+
+    They may be too few to exclude chance. Then it is not known whether the replicas have streams of their own.
+    """
+    roles, record = report.roles, report.distributed
+    differs = [r.check for r in report.results if roles.have(r, Role.NUMBERS) and r.findings]
+    wrong = any(roles.have(f, Role.DRAWS) for result in report.results for f in result.findings)
+    if places is None or record is None or wrong or not differs:
+        return []
+    found: dict[int, dict[int, list[DrawRecord]]] = {}
+    for rank in record.ranks:
+        for step in rank.steps[: record.num_steps]:
+            for draw in step.draws:
+                if isinstance(places.draws.get(draw.position), Rows) and _has_own_seed(draw):
+                    found.setdefault(draw.position, {}).setdefault(step.index, []).append(draw)
+    alike = []
+    for steps in found.values():
+        draws = [draw for made in steps.values() for draw in made]
+        varies = len({draw.digest for draw in draws}) > 1 or draws[0].distinct > 1
+        equal = all(len({(d.digest, d.shape) for d in made}) == 1 < len(made) for made in steps.values())
+        if varies and equal:
+            alike.append(f"{draws[0].op} {draws[0].shape}")
+    text = f"all replicas drew the same few numbers in each step ({', '.join(alike[:3])}), by chance or by equal seeds"
+    return [Doubt(differs[0], text)] if alike else []
+
+
+def _has_own_seed(draw: DrawRecord) -> bool:
+    """Return whether the program decides the stream of a draw, and its seeds are not known to SEED."""
+    return draw.seeds is None and (draw.op.startswith("state") or draw.seeded)
 
 
 def _shows_more(report: Report, again: Report) -> bool:

@@ -7,6 +7,7 @@ its replica, with its position among the replica's draws.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 from collections import Counter
@@ -45,6 +46,8 @@ class _Site:
     seeded: bool
     generator: str
     nested: bool = False
+    stateless: bool = False
+    """True if the graph also reports the seeds that the operation was given."""
 
 
 @dataclass
@@ -214,6 +217,9 @@ class Draws(Observer):
             result = result if common is None else _shaped_like(common, result)
         numbers = result[0] if isinstance(result, tuple) else result
         site, tensors = _described(position, name, numbers, adapter.tf_seed() != self._global_seed, self._generator())
+        seeds = _seeds(name, original, args, kwargs)
+        if seeds is not None:
+            site, tensors = replace(site, stateless=True), [*tensors, seeds]
         if replica.graph is not None and numbers.graph is replica.graph:
             replica.sites.append(site)
             replica.tensors += tensors
@@ -257,18 +263,19 @@ class Draws(Observer):
                 for site in sites:
                     values = rest.pop(0)
                     shape = tuple(int(size) for size in rest.pop(0)) if site.shape is None else site.shape
-                    self._record(int(replica), site, values, shape)
+                    seeds = rest.pop(0) if site.stateless else None
+                    self._record(int(replica), site, values, shape, seeds)
             except Exception as error:  # an exception here would be raised in the program
                 self._hidden = True
                 self.recorder.note(NoteKind.DRAWS, f"a draw could not be recorded: {type(error).__name__}: {error}")
 
         add_callback(record, tensors)
 
-    def _record(self, replica: int, site: _Site, values: Array, shape: tuple[int, ...]) -> None:
+    def _record(self, replica: int, site: _Site, values: Array, shape: tuple[int, ...], seeds: Array | None) -> None:
         flat = np.asarray(values).reshape(-1)
         if not flat.size:
             return
-        digest = int(fingerprint.hash_rows(flat.reshape(1, -1), 0)[0])
+        digest = _digest(flat)
         distinct = _distinct(flat[:256])
         dtype = str(values.dtype)
         place = replica, site.position
@@ -284,9 +291,25 @@ class Draws(Observer):
             seeded=site.seeded,
             nested=site.nested,
             generator=site.generator,
+            seeds=None if seeds is None else _digest(seeds),
         )
         with self._lock:
             self._seen.setdefault(place, []).append(made)
+
+
+def _digest(numbers: Array) -> int:
+    return int(fingerprint.hash_rows(numbers.reshape(1, -1), 0)[0])
+
+
+def _seeds(name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Return all seeds of a stateless operation as one int64 tensor; ``None`` for an operation with a state."""
+    import tensorflow as tf
+
+    if not name.startswith("stateless"):
+        return None
+    given = inspect.signature(original).bind(*args, **kwargs).arguments
+    found = [tf.convert_to_tensor(given[operand]) for operand in ("seed", "key", "counter") if operand in given]
+    return tf.concat([tf.reshape(tf.cast(part, tf.int64), [-1]) for part in found], axis=0) if found else None
 
 
 def _shaped_like(common: Any, result: Any) -> Any:
@@ -317,9 +340,15 @@ def _folded(draws: list[DrawRecord]) -> DrawRecord:
     first = draws[0]
     if len(draws) == 1:
         return first
-    digest = fingerprint.combine([np.array([draw.digest], np.uint64) for draw in draws])[0]
+    digest = _combined([draw.digest for draw in draws])
+    seeds = [draw.seeds for draw in draws if draw.seeds is not None]
     size, distinct = sum(draw.size for draw in draws), max(draw.distinct for draw in draws)
     if first.size == 1:
         distinct = _distinct(np.array([draw.digest for draw in draws[:256]], np.uint64))
     generator = first.generator if all(draw.generator == first.generator for draw in draws) else ""
-    return replace(first, digest=digest, size=size, distinct=distinct, generator=generator)
+    made = _combined(seeds) if len(seeds) == len(draws) else None
+    return replace(first, digest=digest, size=size, distinct=distinct, generator=generator, seeds=made)
+
+
+def _combined(digests: list[int]) -> int:
+    return fingerprint.combine([np.array([digest], np.uint64) for digest in digests])[0]
