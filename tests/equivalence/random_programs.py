@@ -365,3 +365,7 @@ def coins(run: Any, own: bool = True) -> None:
         return _mean(run, _errors(model, x * tf.cast(2 * coin - 1, x.dtype), y))
 
     _train(run, loss_of)
+
+
+def vectorized(draw: Callable[..., Any], count: Any) -> Any:
+    return tf.vectorized_map(draw, tf.range(count))

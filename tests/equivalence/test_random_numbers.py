@@ -93,8 +93,12 @@ def test_a_wrong_mean_over_random_numbers_is_found(strategy, program, causes):
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize(
     "program",
-    [partial(programs.noise_by_index, mapped=programs.in_a_loop), programs.coins],
-    ids=["in a loop", "coins"],
+    [
+        partial(programs.noise_by_index, mapped=programs.in_a_loop),
+        partial(programs.noise_by_index, mapped=programs.vectorized),
+        programs.coins,
+    ],
+    ids=["in a loop", "vectorized", "coins"],
 )
 def test_a_seed_without_the_number_of_the_replica_repeats_its_numbers(program, own):
     report = check_training(partial(program, own=own), "mirrored", **GIVEN)
