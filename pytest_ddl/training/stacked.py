@@ -24,14 +24,20 @@ class Body:
     graph: Any
     index: Any
     """Index of the entry, as a scalar tensor."""
-    inner: bool
-    """True in a map inside the body of another one."""
+    outer: Body | None
+    """Body that contains the map, if it is inside another one."""
     tensors: list[Any] = field(default_factory=list)
     """Tensors of one entry, whose values for all entries are wanted."""
     wanted: list[Callable[[list[Any]], None]] = field(default_factory=list)
     """Functions to call with some of these, stacked over the entries."""
     counts: list[int] = field(default_factory=list)
     """How many of the tensors each of these functions takes."""
+
+    def indices(self) -> list[Any]:
+        """Return the indices of the entries of all maps around here as int64 tensors, the outermost first."""
+        import tensorflow as tf
+
+        return [*(self.outer.indices() if self.outer else ()), tf.cast(self.index, tf.int64)]
 
     def then(self, receive: Callable[[list[Any]], None], tensors: list[Any]) -> None:
         """Call a function with the tensors of all entries, as soon as they exist."""
@@ -73,7 +79,7 @@ class Bodies:
             bodies: list[Body] = []
 
             def traced(index: Any) -> Any:
-                with self._inside(Body(tf.compat.v1.get_default_graph(), index, self.now() is not None)) as body:
+                with self._inside(Body(tf.compat.v1.get_default_graph(), index, self.now())) as body:
                     bodies.append(body)
                     result = loop_fn(index)
                 return result, body.tensors

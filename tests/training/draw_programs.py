@@ -141,3 +141,13 @@ def vectorized(run: Any) -> None:
         return tf.vectorized_map(lambda index: tf.random.stateless_normal([3], _seed(first + index, step)), indices)
 
     _loop(run, draw)
+
+
+def vectorized_twice(run: Any) -> None:
+    def draw(x: Any, _replica: Any, _step: Any) -> Any:
+        def row(_index: Any) -> Any:
+            return tf.vectorized_map(lambda _column: tf.random.normal([], dtype=x.dtype), tf.range(3))
+
+        return tf.vectorized_map(row, tf.range(tf.shape(x)[0]))
+
+    _loop(run, draw)

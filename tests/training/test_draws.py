@@ -98,6 +98,7 @@ def _joined(found, strategy):
         programs.in_a_loop,
         programs.one_by_one,
         programs.vectorized,
+        programs.vectorized_twice,
         programs.eager,
     ],
 )

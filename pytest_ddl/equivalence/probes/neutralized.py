@@ -80,7 +80,9 @@ def probe(
         again = compare_once(replace(settings, neutralize=off, places=places), names)
     refused = _refusal(report, again, places)
     if refused is not None:
-        return _left_open(report, off, f"repeated with {change}, but the runs could not be compared: {refused}")
+        left = _left_open(report, off, f"repeated with {change}, but the runs could not be compared: {refused}")
+        # That random numbers differ is no defect if the numbers of a right program could not be replaced either.
+        return _without_streams(left) if _not_replaced(again) else left
     noise = _noise_of_weights(distributed, places)
     loops = _loops(places, again)
     if (noise or loops) and not any(finding.exact and finding.cause for finding in again.findings):
@@ -88,7 +90,7 @@ def probe(
         if loops:
             why = f"it is not known to which examples the numbers of {', '.join(loops[:3])} in a loop belong"
         left = _left_open(report, off, f"repeated with {change}, but {why}")
-        return replace(left, findings=[finding for finding in left.findings if finding.cause != _CAUSES[RANDOM]])
+        return _without_streams(left)
     if places is not None and _belong_to_examples(places) and _may_sort(again):
         ordered = compare_once(replace(settings, neutralize=(*off, IN_ORDER), places=places), names)
         if _refusal(report, ordered, places) is None and not ordered.doubts and not _shows_more(report, ordered):
@@ -188,6 +190,15 @@ def _hidden(report: Report, again: Report, places: Places | None) -> list[Doubt]
         return []
     names = ", ".join(draws[:3])
     return [Doubt(differs[0], f"it is not known to which examples the numbers of {names} belong: all were equal")]
+
+
+def _without_streams(report: Report) -> Report:
+    return replace(report, findings=[finding for finding in report.findings if finding.cause != _CAUSES[RANDOM]])
+
+
+def _not_replaced(again: Report) -> bool:
+    records = (record for record in (again.reference, again.distributed) if record is not None)
+    return any(note.kind is NoteKind.NOT_REPLACED for r in records for rank in r.ranks for note in rank.notes)
 
 
 def _loops(places: Places | None, again: Report) -> list[str]:

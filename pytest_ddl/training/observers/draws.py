@@ -33,6 +33,8 @@ from pytest_ddl.training.stacked import Bodies, Body
 
 HASHED = 2**16
 """Maximum count of numbers to hash per draw; copying more from the device would add no information."""
+_FAR = 65537
+"""Number of executions between two entries of the outer one of two maps, so that hardly any have the same number."""
 
 
 @dataclass(frozen=True)
@@ -285,17 +287,20 @@ class Draws(Observer):
         """Return the placement inside the body of a map, the index of its example if it has one, and its execution."""
         import tensorflow as tf
 
-        index, nothing = tf.cast(body.index, tf.int64), tf.constant(0, tf.int64)
+        nothing = tf.constant(0, tf.int64)
         if isinstance(placement, Unplaced):
             return placement, None, nothing
-        if (isinstance(placement, Rows) and (placement.looped or placement.parts > 1)) or body.inner:
+        if isinstance(placement, Rows) and (placement.looped or placement.parts > 1):
             self.recorder.note(NoteKind.NOT_REPLACED, "a random operation of a tf.vectorized_map in a loop")
             return Unplaced(), None, nothing
-        if isinstance(placement, Shared):
-            return placement, None, index
-        if placement.axis == 0:
-            return placement, index, nothing
-        return replace(placement, axis=placement.axis - 1), None, index
+        entry, indices = None, body.indices()
+        if not isinstance(placement, Shared):
+            axis, placement = placement.axis, replace(placement, axis=max(placement.axis - len(indices), 0))
+            entry = indices.pop(axis) if axis < len(indices) else None
+        executed = nothing
+        for index in indices:
+            executed = executed * _FAR + index
+        return placement, entry, executed
 
     def _add_callback(self, sites: list[_Site], tensors: list[Any]) -> None:
         def record(replica: Any, *arrays: Any) -> None:
