@@ -107,8 +107,7 @@ class GradientRecord:
     """Variable index -> the dense gradient, or ``None`` if the tape returned none."""
     sparse: frozenset[int] = frozenset()
     """Indices of variables whose gradient was a ``tf.IndexedSlices``."""
-    summed: GradientSum = GradientSum.UNKNOWN
-    """Only for the stage APPLIED."""
+    summed: GradientSum = GradientSum.UNKNOWN  # only for the stage APPLIED
 
 
 @dataclass(frozen=True)
@@ -125,8 +124,7 @@ class DrawRecord:
     """64-bit hash of the numbers that were drawn."""
     size: int
     """Count of hashed numbers, over all executions of the operation in the step."""
-    shape: tuple[int, ...] = ()
-    """Shape of the result of the first execution."""
+    shape: tuple[int, ...] = ()  # of the result of the first execution
     dtype: str = ""
     distinct: float = 0
     """Effective count of different numbers among the first 256. If it is small, digests may be equal by chance."""
@@ -136,6 +134,8 @@ class DrawRecord:
     """True inside a loop, branch or function, where TensorFlow counts operations from 0 to derive their seeds."""
     generator: str = ""
     """Name of Keras' ``SeedGenerator`` that seeded a random function of Keras; empty for any other seed."""
+    seeds: int | None = None
+    """64-bit hash of the seeds, or keys and counters, given to a stateless operation; ``None`` for any other."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ class Stream:
     """Place, block and index in the block of each example of the replica, as an int64 tensor; empty if unknown."""
     first: Any = 0
     """Place of the first entry of the draw among those of one device; only for :class:`Spans`."""
+    entry: Any = None
+    """Index of an execution that draws one entry of the dimension of the examples; ``None`` if it draws all of them."""
     in_order: bool = False
     """True if the numbers of each block of examples lie in a range of their own."""
 
@@ -40,13 +42,15 @@ class Stream:
         """Return float64 numbers between 0 and 1, both excluded."""
         import tensorflow as tf
 
-        shape = tf.cast(shape, tf.int32)
+        asked = shape = tf.cast(shape, tf.int32)
+        if self.entry is not None:
+            shape = tf.concat([[1], shape], axis=0)
         if isinstance(self.placement, Unplaced) or (isinstance(self.placement, Shared) and _is_one(shape)):
-            return tf.fill(shape, self._level(salt))
+            return tf.fill(asked, self._level(salt))
         placed = self.placement if isinstance(self.placement, Rows) else Rows(0)
         axis = self.placement.axis if isinstance(self.placement, Spans) else placed.axis
         outer, inner = tf.reduce_prod(shape[:axis]), tf.reduce_prod(shape[axis + 1 :])
-        index = tf.range(shape[axis])
+        index = tf.range(shape[axis]) + (0 if self.entry is None else tf.cast(self.entry, tf.int32))
         columns = tf.cast(tf.reshape(tf.range(outer * inner), [outer, 1, inner]), tf.int64)
         if not isinstance(self.placement, Rows):
             rows = tf.cast(index, tf.int64) + self.first
@@ -55,7 +59,8 @@ class Stream:
             each = placed.each
             # If the rows do not belong to the examples, all rows get the same numbers.
             count = tf.shape(self.rows)[0]
-            fits = tf.cast(tf.equal(count * each, shape[axis] * placed.parts), tf.int64)
+            fitting = tf.equal(count * each, shape[axis] * placed.parts) if self.entry is None else index < count * each
+            fits = tf.cast(fitting, tf.int64)
             known = tf.concat([self.rows, tf.zeros([1, 3], tf.int64)], axis=0)
             first = self._part(placed) * shape[axis]
             example = tf.gather(known, tf.minimum((first + index) // each, count)) * fits
@@ -68,7 +73,7 @@ class Stream:
         numbers = (tf.cast(bits, tf.float64) + 0.5) / (_BITS + 1)
         if self.in_order and parts is not None:
             numbers = (parts + numbers) / tf.cast(self.head[2], tf.float64)
-        return tf.reshape(numbers, shape)
+        return tf.reshape(numbers, asked)
 
     def order(self, count: Any) -> Any:
         """Return a random order of ``count`` rows. Rows of examples only change places with rows of the same block."""
@@ -77,8 +82,10 @@ class Stream:
         if isinstance(self.placement, Unplaced):
             return tf.range(count)
         key = tf.reshape(self.uniform([count]), [-1])
-        if not isinstance(self.placement, Rows) or self.placement != Rows(0):
-            return tf.argsort(key) if isinstance(self.placement, Shared) else tf.range(count)
+        if self.entry is not None or isinstance(self.placement, Shared):
+            return tf.argsort(key)
+        if self.placement != Rows(0):
+            return tf.range(count)
         fits = tf.equal(tf.shape(self.rows)[0], count)
         known = tf.concat([self.rows, tf.zeros([tf.maximum(count - tf.shape(self.rows)[0], 0), 3], tf.int64)], axis=0)
         blocks = tf.cast(known[:count, 1], tf.float64)

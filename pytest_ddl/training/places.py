@@ -29,6 +29,8 @@ class Rows:
     """Index of its part of the examples; ``None`` if the same operation draws for one part after the other."""
     operation: int | None = None
     """Operation whose numbers it has, if each part has an operation of its own: that of the first part."""
+    looped: bool = False
+    """True if each execution in a loop draws for the next example. The numbers then have no dimension for examples."""
 
 
 @dataclass(frozen=True)

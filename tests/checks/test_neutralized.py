@@ -27,14 +27,16 @@ STILL = Program(replicas=2, learning_rate=0.0, layers=(DROPOUT,))
 Pair = tuple[TrainingRecord, TrainingRecord]
 
 
-def _drawing(record: TrainingRecord, alike: bool) -> TrainingRecord:
+def _drawing(
+    record: TrainingRecord, alike: bool, op: str = "stateless_random_uniform_v2", **few: Any
+) -> TrainingRecord:
     """A record whose replicas drew numbers for their examples."""
     rows = 12 // record.num_replicas
 
     def draw(replica: int, step: int) -> DrawRecord:
         digest = step if alike else 100 * replica + step
-        return DrawRecord(replica, 0, "stateless_random_uniform_v2", "drop/uniform", digest, rows * 8, (rows, 8),
-                          "float32", rows * 8)  # fmt: skip
+        made = DrawRecord(replica, 0, op, "drop/uniform", digest, rows * 8, (rows, 8), "float32", rows * 8)
+        return replace(made, **few)
 
     ranks = tuple(
         replace(
@@ -213,6 +215,29 @@ def _drawn_like(record: TrainingRecord, drawn: TrainingRecord) -> TrainingRecord
         for rank, other in ranks
     )
     return replace(record, ranks=tuple(made))
+
+
+@pytest.mark.parametrize(
+    ("alike", "op", "fields", "verdict"),
+    [
+        (True, "stateful_uniform_int", {}, "inconclusive"),
+        (False, "stateful_uniform_int", {}, "pass"),
+        (True, "stateful_uniform_int", {"distinct": 1.0}, "inconclusive"),
+        (True, "random_uniform_int", {}, "pass"),  # follows the global seed, which the plugin sets alike
+        (True, "random_uniform_int", {"seeded": True}, "inconclusive"),
+        (True, "stateless_random_uniform_int_v2", {"seeds": 5}, "fail"),
+    ],
+)
+def test_equal_streams_explain_no_difference(alike: bool, op: str, fields: dict[str, Any], verdict: str) -> None:
+    """A few coins that agree may agree by chance, so they are no finding, but the difference is not understood."""
+    given = {"dtype": "int32", "distinct": 1.1, **fields}
+    reference, distributed = (
+        _drawing(record, alike, op, **given) for record in pair(Program(replicas=2, layers=(DROPOUT,)), scale=1.37)
+    )
+    report = _probed((reference, distributed), _quiet())
+    assert report.verdict == verdict, str(report)
+    if verdict == "inconclusive":
+        assert "drew the same few numbers" in report.inconclusive[0]
 
 
 def test_runs_on_other_examples_leave_the_rest_open() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pytest_ddl.equivalence.probes.placing import moved, places_of, same_examples, unplaced
+from pytest_ddl.equivalence.probes.placing import moved, places_of, same_examples, unlike_loops, unplaced
 from pytest_ddl.records import BatchRecord, DrawRecord, RankRecord, StepRecord, TrainingRecord
 from pytest_ddl.training.places import Block, Placement, Rows, Shared, Spans, Unplaced
 
@@ -16,17 +16,21 @@ Batches = Sequence[tuple[int, Sequence[int]]]
 
 
 def _record(
-    batches: Batches, shapes: Mapping[int, Mapping[int, Shape]], times: int = 1, known: bool = True, op: str = "uniform"
+    batches: Batches,
+    shapes: Mapping[int, Mapping[int, Shape]],
+    times: int | Sequence[int] = 1,
+    known: bool = True,
+    op: str = "uniform",
 ) -> TrainingRecord:
     """Return a run of one step, with ``replica -> position -> shape`` of what was drawn.
 
-    :param times: executions of each operation.
+    :param times: executions of each operation, for all replicas or for each.
     """
     consumed = [BatchRecord(r, len(examples), tuple(examples) if known else None) for r, examples in batches]
     draws = []
     for replica, own in shapes.items():
         for position, shape in own.items():
-            size = times
+            size = times if isinstance(times, int) else times[replica]
             for length in shape:
                 size *= length
             draws.append(DrawRecord(replica, position, op, "drawn", 7, size, shape, "float32", 9))
@@ -87,6 +91,34 @@ def test_the_dimension_of_the_examples_has_their_ratio(
     assert places.draws == {0: placement}
     left = unplaced(places, ours, theirs)
     assert bool(left) is isinstance(placement, Unplaced)
+
+
+@pytest.mark.parametrize(("alone", "times"), [(6, (4, 2)), (5, (4, 2)), (6, (3, 3))])
+def test_a_loop_over_the_examples_draws_for_one_after_the_other(alone: int, times: tuple[int, int]) -> None:
+    ours = _record(ALONE, {0: {0: (3,)}}, times=alone)
+    theirs = _record(APART, {0: {0: (3,)}, 1: {0: (3,)}}, times=times)
+    places = places_of(ours, theirs)
+    rows = (alone, times) == (6, (4, 2))
+    assert places.draws == {0: Rows(0, looped=True) if rows else Unplaced()}
+    assert bool(unplaced(places, ours, theirs)) is not rows
+    assert bool(unlike_loops(places, ours, theirs)) is not rows
+    assert unplaced(places, ours, _record(APART, {0: {0: (3,)}, 1: {0: (3,)}}, times=4))
+
+
+def test_an_eager_loop_over_the_examples_has_no_place() -> None:
+    """Each execution is an operation of its own there."""
+    shapes: list[dict[int, Shape]] = [dict.fromkeys(range(count), ()) for count in (6, 4, 2)]
+    ours, theirs = _record(ALONE, {0: shapes[0]}), _record(APART, {0: shapes[1], 1: shapes[2]})
+    places = places_of(ours, theirs)
+    assert unplaced(places, ours, theirs)
+    assert unlike_loops(places, ours, theirs)
+
+
+def test_a_loop_of_the_same_length_on_one_device_is_compared() -> None:
+    ours = _record(ALONE, {0: {0: (3,)}}, times=4)
+    theirs = _record(APART, {0: {0: (3,)}, 1: {0: (3,)}}, times=4)
+    assert places_of(ours, theirs).draws == {0: Shared()}
+    assert not unlike_loops(places_of(ours, theirs), ours, theirs)
 
 
 def test_parts_of_the_examples_are_in_order() -> None:

@@ -24,10 +24,9 @@ def _with_draws(record: TrainingRecord, digest: Digest, shape: tuple[int, ...], 
         size = 1
         for length in shape:
             size *= length
-        given = {"op": "stateless_random_uniform_v2", "dtype": "float32", "distinct": size, **fields}
-        return DrawRecord(
-            replica, 0, name="dropout/uniform", digest=digest(replica, step), size=size, shape=shape, **given
-        )
+        given = {"op": "stateless_random_uniform_v2", "dtype": "float32", "distinct": size, "size": size, **fields}
+        given = {name: value(replica, step) if callable(value) else value for name, value in given.items()}
+        return DrawRecord(replica, 0, name="dropout/uniform", digest=digest(replica, step), shape=shape, **given)
 
     ranks = tuple(
         replace(
@@ -77,6 +76,23 @@ def test_the_same_numbers_in_every_step_are_named_also_on_one_replica() -> None:
     assert _causes(_judged(lambda replica, _step: replica, replicas=1)) == [ACROSS_STEPS]
 
 
+@pytest.mark.parametrize("follows", [False, True])
+def test_a_loop_over_the_examples_has_rows(follows: bool) -> None:
+    """Each execution draws for one example if one device executes the operation as many times more."""
+
+    def drawn(program: Program, digest: Digest, times: int) -> TrainingRecord:
+        return _with_draws(simulate(program), digest, (4,), size=4 * times, distinct=4 * times)
+
+    def judged(digest: Digest) -> CheckResult:
+        reference = drawn(Program(batches=(12,) * 3), digest, 12 if follows else 6)
+        distributed = drawn(Program(replicas=2, batches=(12,) * 3), digest, 6)
+        return check_seed(Comparison(reference, distributed, Tolerance(reference)))
+
+    shared, own = judged(lambda _replica, step: step), judged(lambda replica, step: 10 * replica + step)
+    assert _causes(shared) == ([ACROSS_REPLICAS] if follows else [])
+    assert own.outcome is (Outcome.PASS if follows else Outcome.NOT_APPLICABLE)
+
+
 def test_two_of_four_replicas_are_enough() -> None:
     result = _judged(lambda replica, step: 100 * max(replica, 1) + step, replicas=4)
     assert _causes(result) == [ACROSS_REPLICAS]
@@ -108,6 +124,20 @@ def test_few_whole_numbers_that_are_equal_in_one_step_may_be_chance(size: int, f
 def test_a_few_numbers_that_are_equal_in_all_steps_are_no_chance() -> None:
     result = _judged(lambda _replica, step: step, lambda size: (size,), dtype="int32", distinct=16)
     assert _causes(result) == [ACROSS_REPLICAS]
+
+
+def test_equal_seeds_prove_what_few_numbers_do_not() -> None:
+    def judged(seeds: Digest, digest: Digest = lambda _replica, step: step, **fields: object) -> CheckResult:
+        return _judged(digest, lambda size: (size,), seeds=seeds, **{"dtype": "int32", "distinct": 2, **fields})
+
+    for shared in (judged(lambda _replica, step: step), judged(lambda _replica, step: step, size=1, distinct=1)):
+        assert _causes(shared) == [ACROSS_REPLICAS]
+        assert "same seed" in (shared.findings[0].evidence or "")
+    assert _causes(judged(lambda replica, _step: replica, lambda _replica, _step: 7)) == [ACROSS_STEPS]
+    by_chance = judged(lambda replica, step: 10 * replica + step)
+    assert by_chance.outcome is Outcome.PASS
+    one_value = judged(lambda _replica, _step: 7, lambda _replica, _step: 7, distinct=1)
+    assert one_value.outcome is Outcome.PASS
 
 
 def test_a_replica_that_draws_a_step_later_what_another_drew_is_named() -> None:

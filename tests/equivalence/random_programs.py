@@ -316,3 +316,56 @@ def words_found_by_a_mask(run: Any) -> None:
         return _mean(run, _errors(model, tf.tensor_scatter_nd_add(x, chosen, 0.1 * noise), y))
 
     _train(run, loss_of)
+
+
+def one_example_after_the_other(run: Any, share: float = 1.0) -> None:
+    """Each example is made brighter or darker by a number of its own."""
+
+    def brighter(row: Any) -> Any:
+        return row * tf.cast(tf.random.uniform([], 0.5, 1.5), row.dtype)
+
+    def loss_of(model: Any, x: Any, y: Any) -> Any:
+        return _mean(run, _errors(model, tf.map_fn(brighter, x), y)) * (1 if run.is_reference else share)
+
+    _train(run, loss_of)
+
+
+def one_example_after_the_other_and_too_much(run: Any) -> None:
+    one_example_after_the_other(run, 2.0)
+
+
+def noise_by_index(run: Any, mapped: Callable[..., Any], own: bool = True) -> None:
+    """Each example has a seed of its own, from its index on its replica. Replicas may forget to add their number."""
+    with run.strategy.scope():
+        done = tf.Variable(0, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+    def loss_of(model: Any, x: Any, y: Any) -> Any:
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        first = tf.cast(replica, tf.int32) * (1000 if own else 0)
+        now = done.assign_add(1)
+        noise = mapped(lambda index: tf.random.stateless_normal([6], tf.stack([first + index, now])), tf.shape(x)[0])
+        return _mean(run, _errors(model, x + tf.cast(noise, x.dtype), y))
+
+    _train(run, loss_of)
+
+
+def in_a_loop(draw: Callable[..., Any], count: Any) -> Any:
+    return tf.map_fn(draw, tf.range(count), fn_output_signature=tf.float32)
+
+
+def coins(run: Any, own: bool = True) -> None:
+    """The sign of each example is drawn. Replicas may forget to add their number to the seed."""
+    with run.strategy.scope():
+        done = tf.Variable(0, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+    def loss_of(model: Any, x: Any, y: Any) -> Any:
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        seed = tf.stack([7 + (tf.cast(replica, tf.int32) if own else 0), done.assign_add(1)])
+        coin = tf.random.stateless_uniform([tf.shape(x)[0], 1], seed, maxval=2, dtype=tf.int32)
+        return _mean(run, _errors(model, x * tf.cast(2 * coin - 1, x.dtype), y))
+
+    _train(run, loss_of)
+
+
+def vectorized(draw: Callable[..., Any], count: Any) -> Any:
+    return tf.vectorized_map(draw, tf.range(count))

@@ -32,6 +32,7 @@ TOLERATED = {"random-stream-differs-across-replicas", "random-stream-repeated-ac
         ("mirrored", programs.noise_by_time),
         ("mirrored", programs.generator),
         ("mirrored", programs.micro_batches),
+        ("mirrored", programs.one_example_after_the_other),
         ("mirrored", programs.several_numbers_for_each_example),
         ("mirrored", programs.noise_over_a_dimension_before_the_examples),
         ("mirrored", programs.random_images),
@@ -74,6 +75,7 @@ def test_raw_operations_without_a_seed_pass():
         ("mirrored", programs.masked_by_replica, {"masked-loss-normalised-per-replica"}),
         ("multi_worker_mirrored", programs.masked_by_replica, {"masked-loss-normalised-per-replica"}),
         ("mirrored", programs.raw_mask_by_replica, {"masked-loss-normalised-per-replica"}),
+        ("mirrored", programs.one_example_after_the_other_and_too_much, {"gradient-scaled-by-replica-count"}),
         ("mirrored", programs.mixed_up_and_weighed_by_replica, {"masked-loss-normalised-per-replica"}),
         ("mirrored", programs.noise_weighed_by_replica, {"masked-loss-normalised-per-replica"}),
         ("mirrored", programs.hardest_examples_of_the_replica, {"batch-coupled-loss"}),
@@ -85,3 +87,22 @@ def test_a_wrong_mean_over_random_numbers_is_found(strategy, program, causes):
     report = check_training(program, strategy, **GIVEN)
     assert report.verdict == "fail", str(report)
     assert report.findings[0].cause in causes, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize(
+    "program",
+    [
+        partial(programs.noise_by_index, mapped=programs.in_a_loop),
+        partial(programs.noise_by_index, mapped=programs.vectorized),
+        programs.coins,
+    ],
+    ids=["in a loop", "vectorized", "coins"],
+)
+def test_a_seed_without_the_number_of_the_replica_repeats_its_numbers(program, own):
+    report = check_training(partial(program, own=own), "mirrored", **GIVEN)
+    assert report.passed is own, str(report)
+    found = report.approximations if own else report.findings
+    stream = "random-stream-differs-across-replicas" if own else "random-stream-repeated-across-replicas"
+    assert [finding.cause for finding in found] == [stream]

@@ -58,6 +58,7 @@ _NOT_QUANTITIES: Mapping[str, Sequence[str]] = {
         "DrawRecord.name",
         "DrawRecord.op",
         "DrawRecord.generator",
+        "DrawRecord.seeds",
         "LayerRecord.name",
         "GraphRecord.function",
         "CollectiveRecord.where",

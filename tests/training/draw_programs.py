@@ -128,3 +128,26 @@ def seeds_of_keras(run: Any) -> None:
 
 def draws_nothing(run: Any) -> None:
     _loop(run, lambda x, _replica, _step: tf.zeros_like(x))
+
+
+def one_by_one(run: Any) -> None:
+    _loop(run, lambda x, _replica, _step: tf.map_fn(lambda row: tf.random.normal([3], dtype=row.dtype), x))
+
+
+def vectorized(run: Any) -> None:
+    def draw(x: Any, replica: Any, step: Any) -> Any:
+        first = tf.cast(replica, tf.int32) * 1000
+        indices = tf.range(tf.shape(x)[0])
+        return tf.vectorized_map(lambda index: tf.random.stateless_normal([3], _seed(first + index, step)), indices)
+
+    _loop(run, draw)
+
+
+def vectorized_twice(run: Any) -> None:
+    def draw(x: Any, _replica: Any, _step: Any) -> Any:
+        def row(_index: Any) -> Any:
+            return tf.vectorized_map(lambda _column: tf.random.normal([], dtype=x.dtype), tf.range(3))
+
+        return tf.vectorized_map(row, tf.range(tf.shape(x)[0]))
+
+    _loop(run, draw)

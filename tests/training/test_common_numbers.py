@@ -26,9 +26,9 @@ ONE_BLOCK = np.array([(place, 0, place) for place in range(MANY)])
 PLAIN = Rows(0)
 
 
-def _stream(rows=BLOCKS, placement=PLAIN, step=1, position=0, executed=0, in_order=False, apart=0):
+def _stream(rows=BLOCKS, placement=PLAIN, step=1, position=0, executed=0, in_order=False, apart=0, entry=None):
     head = tf.constant([step, executed, 2, apart], tf.int64)
-    return Stream(position, placement, head, tf.constant(rows, tf.int64), in_order=in_order)
+    return Stream(position, placement, head, tf.constant(rows, tf.int64), 0, entry, in_order)
 
 
 def _uniform(shape, *given, **options):
@@ -53,6 +53,17 @@ def test_the_examples_may_be_in_any_dimension_and_have_several_entries():
 
 def test_a_replica_with_one_example_draws_its_number_on_one_device():
     assert _uniform((1,), SECOND[:1]) == _uniform((8,))[3]
+
+
+def test_a_loop_over_the_examples_draws_their_rows():
+    for index in range(len(SECOND)):
+        entry = tf.constant(index, tf.int64)
+        assert np.array_equal(_uniform((4, 2), SECOND, entry=entry), _uniform((8, 4, 2))[3 + index])
+        assert _uniform((), SECOND, entry=entry) == _uniform((8,))[3 + index]
+    orders = {tuple(_stream(entry=tf.constant(index, tf.int64)).order(4).numpy()) for index in range(8)}
+    assert len(orders) > 4
+    beyond = [_uniform((4,), SECOND, entry=tf.constant(index, tf.int64)).tolist() for index in (5, 6)]
+    assert beyond[0] == beyond[1]
 
 
 @pytest.mark.parametrize("of_their_own", [False, True])

@@ -48,6 +48,12 @@ def test_every_way_to_draw_is_seen_once(ranks, program, positions):
         assert {draw.size for draw in draws.values()} == {24}
 
 
+def test_a_vectorized_map_draws_rows(ranks):
+    draws = draws_of(ranks("mirrored", programs.vectorized, **GIVEN))
+    assert {(draw.shape, draw.size) for draw in draws.values()} == {((4, 3), 12)}
+    assert len({draw.digest for draw in draws.values()}) == len({draw.seeds for draw in draws.values()}) == 6
+
+
 def test_the_seed_generator_of_keras_is_named(ranks):
     draws = draws_of(ranks("mirrored", programs.seeds_of_keras, **GIVEN))
     named = {position: {d.generator for (p, _r, _s), d in draws.items() if p == position} for position in range(3)}
@@ -60,7 +66,9 @@ def test_initial_values_are_no_draws(ranks):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [programs.stateless, programs.legacy, programs.in_a_loop, programs.every_kind])
+@pytest.mark.parametrize(
+    "program", [programs.stateless, programs.legacy, programs.in_a_loop, programs.vectorized, programs.every_kind]
+)
 def test_observing_changes_nothing(ranks, program):
     observed = ranks("mirrored", program, **GIVEN)[0]
     plain = ranks("mirrored", program, observe=False, **GIVEN)[0]
@@ -82,7 +90,18 @@ def _joined(found, strategy):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["mirrored", "multi_worker_mirrored"])
-@pytest.mark.parametrize("program", [programs.stateless, programs.legacy, programs.in_a_loop, programs.eager])
+@pytest.mark.parametrize(
+    "program",
+    [
+        programs.stateless,
+        programs.legacy,
+        programs.in_a_loop,
+        programs.one_by_one,
+        programs.vectorized,
+        programs.vectorized_twice,
+        programs.eager,
+    ],
+)
 def test_replicas_draw_together_what_one_device_draws(ranks, program, strategy):
     alone, record = _common(program, ranks, strategy)
     ours, theirs = ([step.loss for step in run.ranks[0].steps] for run in (alone, record))

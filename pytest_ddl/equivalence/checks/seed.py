@@ -9,7 +9,7 @@ from itertools import combinations
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.observe import is_asynchronous, sizes
+from pytest_ddl.equivalence.evidence.observe import executions, is_asynchronous, sizes
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, no_steps, not_applicable, passed
 from pytest_ddl.records import DrawRecord, TrainingRecord
@@ -99,16 +99,16 @@ def _per_example(
 ) -> bool:
     """Return whether the size of a draw grows with the examples of the replica.
 
-    One device draws for the whole batch. Its shape differs from the replica's in one dimension, in the ratio of the
-    batch sizes. If there is only one replica, or if one device drew nothing there, it is enough that one of the first
-    two dimensions has the size of the batch.
+    One device draws for the whole batch, at once or in a loop. Its shape, or the length of the loop, differs from the
+    replica's in one dimension, in the ratio of the batch sizes. If there is only one replica, or if one device drew
+    nothing there, it is enough that one of the first two dimensions has the size of the batch.
     """
     for step, draw in found.items():
         own = sizes(distributed, step).get(draw.replica)
         whole = sum(sizes(reference, step).values()) if step <= reference.num_steps else 0
         theirs = ours.get((draw.position, 0), {}).get(step)
         if theirs is not None and own and whole and own != whole:
-            return _grows(draw.shape, own, theirs.shape, whole)
+            return _grows((executions(draw), *draw.shape), own, (executions(theirs), *theirs.shape), whole)
         if own:
             return own in draw.shape[:2]
     return False
@@ -162,22 +162,29 @@ def _shifts(draws: Draws) -> Iterator[tuple[int, int, int, list[int], bool]]:
     alike: dict[tuple[int, tuple[int, ...], int], list[tuple[int, int]]] = {}
     for step, replica in made:
         draw = by_replica[replica][step]
-        if draw.size > _FEWEST:
+        if draw.size > _FEWEST or draw.seeds is not None:
             alike.setdefault((draw.digest, draw.shape, draw.size), []).append((step, replica))
     steps_of: dict[tuple[int, int, int], list[int]] = {}
     for members in alike.values():
         for (step, replica), (later, other) in combinations(members[:_MEMBERS], 2):
             steps_of.setdefault((replica, other, later - step), []).append(step)
     pairs = len(made) * (len(made) - 1) // 2
+    varies = len(alike) > 1 or any(draw.distinct > 1 for steps in draws.values() for draw in steps.values())
     for (replica, other, shift), steps in steps_of.items():
         ours, theirs = by_replica[replica], by_replica[other]
         possible = [s for s in ours if s + shift in theirs and _same_size(ours[s], theirs[s + shift])]
         always = all(ours[step].digest == theirs[step + shift].digest for step in possible)
         # Few numbers per step prove something only together, and only if they are repeated in all steps.
         together = always and _is_proof([ours[step] for step in possible], pairs)
-        proven = possible if together else [step for step in steps if _is_proof([ours[step]], pairs)]
+        # Equal seeds prove it for any numbers, unless the operation can only give one.
+        sure = [s for s in steps if _is_proof([ours[s]], pairs) or (varies and _same_seeds(ours[s], theirs[s + shift]))]
+        proven = possible if together else sure
         if proven:
             yield replica, other, shift, sorted(proven), always
+
+
+def _same_seeds(first: DrawRecord, second: DrawRecord) -> bool:
+    return first.seeds is not None and first.seeds == second.seeds
 
 
 def _same_size(first: DrawRecord, second: DrawRecord) -> bool:
@@ -264,6 +271,7 @@ def _finding(distributed: TrainingRecord, repeats: list[_Repeat], cause: str) ->
         + ("each time" if repeat.always else f"in step {repeat.steps[0]} and in step {repeat.steps[0] + repeat.later}"),
         expected="different numbers on every replica and in every step",
         evidence=f"the numbers of {draw.name} were compared in {len(repeat.steps)} step(s)"
+        + ("; the operation was given the same seed there" if _same_seeds(draw, repeat.second) else "")
         + (f"; their seeds come from SeedGenerator of Keras: {generators}" if generators else "")
         + (f"; {_SEEDED_HERE}" if repeat.seeded_here else ""),
         approximation=repeat.seeded_here,

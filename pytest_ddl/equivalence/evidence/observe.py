@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from pytest_ddl.equivalence.evidence.arrays import Float, is_numeric
 from pytest_ddl.hints import Hint
-from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import Array, DrawRecord, RankRecord, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.training.observers.draws import HASHED
 
 WEIGHTS = (VariableKind.TRAINABLE, VariableKind.FROZEN)
 
@@ -133,3 +135,8 @@ def component_updates(record: TrainingRecord, index: int, step: int) -> list[tup
         for rank, replica, value in record.components(index, step)
         if (rank.rank, replica) in before
     ]
+
+
+def executions(draw: DrawRecord) -> int:
+    """Return how often an operation drew in a step: more than once in a loop, or in several calls."""
+    return max(draw.size // max(min(math.prod(draw.shape), HASHED), 1), 1)

@@ -17,12 +17,12 @@ from pytest_ddl.equivalence.causes import fix_of, is_possible
 from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_layers
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, of_kind
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome, Symptom
-from pytest_ddl.equivalence.probes.placing import moved, places_of, same_examples, unplaced
+from pytest_ddl.equivalence.probes.placing import moved, places_of, same_examples, unlike_loops, unplaced
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.equivalence.verdict.judge import concluded_from
 from pytest_ddl.notes import Note, NoteKind
-from pytest_ddl.records import LayerRecord, TrainingRecord, VariableKind
+from pytest_ddl.records import DrawRecord, LayerRecord, TrainingRecord, VariableKind
 from pytest_ddl.training.neutral import IN_ORDER, NORMALIZATION, RANDOM
 from pytest_ddl.training.places import Places, Rows, Shared
 from pytest_ddl.training.settings import RunSettings
@@ -80,12 +80,17 @@ def probe(
         again = compare_once(replace(settings, neutralize=off, places=places), names)
     refused = _refusal(report, again, places)
     if refused is not None:
-        return _left_open(report, off, f"repeated with {change}, but the runs could not be compared: {refused}")
+        left = _left_open(report, off, f"repeated with {change}, but the runs could not be compared: {refused}")
+        # That random numbers differ is no defect if the numbers of a right program could not be replaced either.
+        return _without_streams(left) if _not_replaced(again) else left
     noise = _noise_of_weights(distributed, places)
-    if noise is not None and not any(finding.exact and finding.cause for finding in again.findings):
+    loops = _loops(places, again)
+    if (noise or loops) and not any(finding.exact and finding.cause for finding in again.findings):
         why = f"each replica draws {noise} of its own, and how their sum is distributed cannot be compared"
+        if loops:
+            why = f"it is not known to which examples the numbers of {', '.join(loops[:3])} in a loop belong"
         left = _left_open(report, off, f"repeated with {change}, but {why}")
-        return replace(left, findings=[finding for finding in left.findings if finding.cause != _CAUSES[RANDOM]])
+        return _without_streams(left)
     if places is not None and _belong_to_examples(places) and _may_sort(again):
         ordered = compare_once(replace(settings, neutralize=(*off, IN_ORDER), places=places), names)
         if _refusal(report, ordered, places) is None and not ordered.doubts and not _shows_more(report, ordered):
@@ -98,7 +103,7 @@ def probe(
     results = tuple(_result(result, repeated.get(result.check), report.roles) for result in report.results)
     open_again = [
         Doubt(doubt.check, f"{doubt.reason} (with {change})")
-        for doubt in (*again.doubts, *_hidden(report, again, places))
+        for doubt in (*again.doubts, *_hidden(report, again, places), *_unexplained(report, places))
         if report.roles.have(doubt, Role.NUMBERS) or doubt not in report.doubts
     ]
     remains = any(report.roles.have(finding, Role.NUMBERS) for finding in again.findings)
@@ -185,6 +190,54 @@ def _hidden(report: Report, again: Report, places: Places | None) -> list[Doubt]
         return []
     names = ", ".join(draws[:3])
     return [Doubt(differs[0], f"it is not known to which examples the numbers of {names} belong: all were equal")]
+
+
+def _without_streams(report: Report) -> Report:
+    return replace(report, findings=[finding for finding in report.findings if finding.cause != _CAUSES[RANDOM]])
+
+
+def _not_replaced(again: Report) -> bool:
+    records = (record for record in (again.reference, again.distributed) if record is not None)
+    return any(note.kind is NoteKind.NOT_REPLACED for r in records for rank in r.ranks for note in rank.notes)
+
+
+def _loops(places: Places | None, again: Report) -> list[str]:
+    """Describe the draws in loops that could not be given the same numbers in both runs."""
+    if places is None or again.reference is None or again.distributed is None:
+        return []
+    return unlike_loops(places, again.reference, again.distributed)
+
+
+def _unexplained(report: Report, places: Places | None) -> list[Doubt]:
+    """Return a doubt if the replicas drew the same numbers for their examples in all steps.
+
+    They may be too few to exclude chance. Then it is not known whether the replicas have streams of their own.
+    """
+    roles, record = report.roles, report.distributed
+    differs = [r.check for r in report.results if roles.have(r, Role.NUMBERS) and r.findings]
+    wrong = any(roles.have(f, Role.DRAWS) for result in report.results for f in result.findings)
+    if places is None or record is None or wrong or not differs:
+        return []
+    found: dict[int, dict[int, list[DrawRecord]]] = {}
+    for rank in record.ranks:
+        for step in rank.steps[: record.num_steps]:
+            for draw in step.draws:
+                if isinstance(places.draws.get(draw.position), Rows) and _has_own_seed(draw):
+                    found.setdefault(draw.position, {}).setdefault(step.index, []).append(draw)
+    alike = []
+    for steps in found.values():
+        draws = [draw for made in steps.values() for draw in made]
+        varies = len({draw.digest for draw in draws}) > 1 or draws[0].distinct > 1
+        equal = all(len({(d.digest, d.shape) for d in made}) == 1 < len(made) for made in steps.values())
+        if varies and equal:
+            alike.append(f"{draws[0].op} {draws[0].shape}")
+    text = f"all replicas drew the same few numbers in each step ({', '.join(alike[:3])}), by chance or by equal seeds"
+    return [Doubt(differs[0], text)] if alike else []
+
+
+def _has_own_seed(draw: DrawRecord) -> bool:
+    """Return whether the program decides the stream of a draw, and its seeds are not known to SEED."""
+    return draw.seeds is None and (draw.op.startswith("state") or draw.seeded)
 
 
 def _shows_more(report: Report, again: Report) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from pytest_ddl.equivalence.evidence.observe import executions
 from pytest_ddl.records import BatchRecord, DrawRecord, TrainingRecord
-from pytest_ddl.training.observers.draws import HASHED
 from pytest_ddl.training.places import Block, Placement, Places, Rows, Shared, Spans, Unplaced
 from pytest_ddl.training.replaced_draws import SHUFFLES
 
@@ -39,14 +38,15 @@ def unplaced(places: Places, *records: TrainingRecord) -> list[str]:
     found: dict[str, None] = {}
     for record in records:
         for number, step, draw in _draws(record):
-            placement = places.draws.get(draw.position, Unplaced())
+            placement = places.draws.get(draw.position)
             # Rows change places only if each belongs to one example of the whole batch.
-            kept = draw.op in SHUFFLES and placement not in (Rows(0), Shared())
-            if draw.size > 1 and (kept or isinstance(placement, Unplaced)):
+            kept = draw.op in SHUFFLES and placement not in (Rows(0), Rows(0, looped=True), Shared())
+            if placement is None or (draw.size > 1 and (kept or isinstance(placement, Unplaced))):
                 found.setdefault(f"{draw.op} {draw.shape}")
             if isinstance(placement, Rows):
                 own = _size(record, step, number) * placement.each
-                if draw.shape[placement.axis] * placement.parts != own or step not in places.blocks:
+                drawn = executions(draw) if placement.looped else draw.shape[placement.axis] * placement.parts
+                if drawn != own or step not in places.blocks:
                     found.setdefault(f"{draw.op} {draw.shape} in step {step}")
     return list(found)
 
@@ -60,6 +60,27 @@ def moved(places: Places, reference: TrainingRecord, distributed: TrainingRecord
     numbers = {*places.spans(), *again.spans()}
     wrong = any(again.draws.get(number) != places.draws.get(number) for number in numbers)
     return replace(places, draws={**places.draws, **again.draws}) if wrong else None
+
+
+def unlike_loops(places: Places, reference: TrainingRecord, distributed: TrainingRecord) -> list[str]:
+    """Describe the draws in a loop of another length than on one device, if it is not known to which examples they
+    belong.
+
+    Each execution draws a number of its own, so one device and the replicas cannot draw the same.
+    """
+    ours, theirs = (
+        [(step, draw) for _r, step, draw in _draws(record) if _is_unplaced(places, draw)]
+        for record in (reference, distributed)
+    )
+    # An eager loop has an operation for each execution.
+    unlike = {d.position for _step, d in ours} ^ {d.position for _step, d in theirs}
+    times = {(step, draw.position): executions(draw) for step, draw in ours}
+    unlike |= {d.position for step, d in theirs if times.get((step, d.position), executions(d)) != executions(d)}
+    return list(dict.fromkeys(f"{d.op} {d.shape}" for _step, d in (*ours, *theirs) if d.position in unlike))
+
+
+def _is_unplaced(places: Places, draw: DrawRecord) -> bool:
+    return isinstance(places.draws.get(draw.position, Unplaced()), Unplaced)
 
 
 def same_examples(first: TrainingRecord, second: TrainingRecord) -> bool:
@@ -129,28 +150,26 @@ def _examples(batch: BatchRecord) -> tuple[int | str, ...]:
 def _placements(reference: TrainingRecord, distributed: TrainingRecord) -> Mapping[int, Placement]:
     """Return how the draws of each operation are placed, by their shapes on one device and on the replicas."""
     shapes: dict[int, list[tuple[Shape, int, Shape, int]]] = {}
-    ours = {(draw.position, step): draw.shape for _replica, step, draw in _draws(reference)}
+    loops: dict[int, list[tuple[int, int]]] = {}
+    ours = {(draw.position, step): draw for _replica, step, draw in _draws(reference)}
     for replica, step, draw in _draws(distributed):
         if (draw.position, step) in ours:
             whole, own = _size(reference, step, 0), _size(distributed, step, replica)
-            pair = ours[draw.position, step], whole, draw.shape, own
-            shapes.setdefault(draw.position, []).append(pair)
+            alone = ours[draw.position, step]
+            shapes.setdefault(draw.position, []).append((alone.shape, whole, draw.shape, own))
+            loops.setdefault(draw.position, []).append((executions(alone), executions(draw)))
     unseen = [
         record.ranks[0].facts.get("draws_unseen", {}) if record.ranks else {} for record in (reference, distributed)
     ]
     for position in set(unseen[0]) & set(unseen[1]):
         whole, own = (_size(record, 1, 0) for record in (reference, distributed))
         shapes.setdefault(position, []).append((unseen[0][position][1], whole, unseen[1][position][1], own))
-    placements = {position: _placement(pairs) for position, pairs in shapes.items()}
+    placements = {position: _placement(pairs, loops.get(position, ())) for position, pairs in shapes.items()}
     for position, placement in placements.items():
-        if isinstance(placement, Unplaced) and position not in unseen[0]:
+        alike = all(first == second for first, second in loops.get(position, ()))
+        if isinstance(placement, Unplaced) and position not in unseen[0] and alike:
             placements[position] = _spans(position, reference, distributed)
-    in_loops = {
-        d.position
-        for r in (reference, distributed)
-        for _n, _s, d in _draws(r)
-        if d.size > min(math.prod(d.shape), HASHED)
-    }
+    in_loops = {d.position for r in (reference, distributed) for _n, _s, d in _draws(r) if executions(d) > 1}
     return placements | _parts(placements, {d.position: d.op for _n, _s, d in _draws(distributed)}, in_loops)
 
 
@@ -206,11 +225,16 @@ def _size(record: TrainingRecord, step: int, replica: int) -> int:
     return next((batch.size for batch in batches if batch.replica == replica and batch.size), 0)
 
 
-def _placement(pairs: Sequence[tuple[Shape, int, Shape, int]]) -> Placement:
+def _placement(pairs: Sequence[tuple[Shape, int, Shape, int]], loops: Sequence[tuple[int, int]] = ()) -> Placement:
     """Return the placement that fits all pairs of shapes, on one device for all examples and on a replica for its own.
 
     A dimension belongs to the examples if it is in the ratio of their numbers.
+
+    :param loops: for each pair, executions in a step on one device and on the replica.
     """
+    if any(first != second for first, second in loops) and all(ours == theirs for ours, _w, theirs, _o in pairs):
+        sizes = [(whole, own) for _ours, whole, _theirs, own in pairs]
+        return Rows(0, looped=True) if sizes == list(loops) else Unplaced()
     found = {_dimension(*pair) for pair in pairs}
     # With one replica, or without examples, a pair says nothing if another one does.
     certain = {placement for placement in found if placement is not None}

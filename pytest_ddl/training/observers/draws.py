@@ -7,6 +7,7 @@ its replica, with its position among the replica's draws.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 from collections import Counter
@@ -26,11 +27,14 @@ from pytest_ddl.training.common_numbers import Stream
 from pytest_ddl.training.creations import creating
 from pytest_ddl.training.lines import DRAW
 from pytest_ddl.training.observers.base import Observer
-from pytest_ddl.training.places import Unplaced
+from pytest_ddl.training.places import Placement, Rows, Shared, Unplaced
 from pytest_ddl.training.replacing import Replacements
+from pytest_ddl.training.stacked import Bodies, Body
 
 HASHED = 2**16
 """Maximum count of numbers to hash per draw; copying more from the device would add no information."""
+_FAR = 65537
+"""Number of executions between two entries of the outer one of two maps, so that hardly any have the same number."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class _Site:
     seeded: bool
     generator: str
     nested: bool = False
+    stateless: bool = False
+    """True if the graph also reports the seeds that the operation was given."""
 
 
 @dataclass
@@ -68,6 +74,7 @@ class Draws(Observer):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._here = threading.local()
+        self._bodies = Bodies(self._here)
         self._lock = threading.Lock()
         self._seen: dict[tuple[int, int], list[DrawRecord]] = {}
         self._global_seed: int | None = None
@@ -91,6 +98,7 @@ class Draws(Observer):
             self._hidden = self._hidden or not functions
             for module, attribute, name in functions:
                 replaced.put(module, attribute, self._watching(name, getattr(module, attribute)))
+            self._bodies.replace(replaced)
             seeds = adapter.seeds_of_keras()
             if seeds is not None:
                 replaced.put(*seeds, self._seeding(getattr(*seeds)))
@@ -205,6 +213,13 @@ class Draws(Observer):
         eager = tf.executing_eagerly()
         if eager != (replica.graph is None):
             return result  # lifted out of the function, or in a graph that an eager replica function calls
+        body = self._bodies.now()
+        if body is not None and body.graph is not tf.compat.v1.get_default_graph():
+            # A branch or function inside the body of a tf.vectorized_map: its numbers are no output of the body.
+            self._hidden = True
+            if self._neutral:
+                self.recorder.note(NoteKind.NOT_REPLACED, name)
+            return result
         position, replica.draws = replica.draws, replica.draws + 1
         self.recorder.lines.add(DRAW.format(position))
         if self._neutral:
@@ -213,7 +228,23 @@ class Draws(Observer):
                 self.recorder.note(NoteKind.NOT_REPLACED, name)
             result = result if common is None else _shaped_like(common, result)
         numbers = result[0] if isinstance(result, tuple) else result
-        site, tensors = _described(position, name, numbers, adapter.tf_seed() != self._global_seed, self._generator())
+        label = name if eager else str(numbers.op.name)
+        site = _Site(position, name, label, None, adapter.tf_seed() != self._global_seed, self._generator())
+        seeds = _seeds(name, original, args, kwargs)
+        given = [numbers] if seeds is None else [numbers, seeds]
+        self._keep(replica, replace(site, stateless=seeds is not None), given)
+        return result
+
+    def _keep(self, replica: _Replica, site: _Site, given: list[Any]) -> None:
+        """Add operations that record the numbers, and the seeds if there are some."""
+
+        body = self._bodies.now()
+        if body is not None:
+            body.then(lambda stacked: self._keep(replica, site, stacked), given)
+            return
+        numbers, *seeds = given
+        site, tensors = _described(site, numbers)
+        tensors += seeds
         if replica.graph is not None and numbers.graph is replica.graph:
             replica.sites.append(site)
             replica.tensors += tensors
@@ -222,8 +253,7 @@ class Draws(Observer):
         else:
             self._hidden = True
             lengths = numbers.shape.as_list() if numbers.shape.rank is not None else ()
-            self._unseen[position] = name, tuple(-1 if length is None else length for length in lengths)
-        return result
+            self._unseen[site.position] = site.op, tuple(-1 if length is None else length for length in lengths)
 
     def _stream(self, replica: _Replica, position: int) -> Stream:
         """Return the numbers of an operation. In a loop, each execution has other numbers."""
@@ -231,8 +261,12 @@ class Draws(Observer):
 
         placement = Unplaced() if self._places is None else self._places.draws.get(position, Unplaced())
         executed: Any = tf.constant(0, tf.int64)
+        entry = None
+        body = self._bodies.now()
         in_loop = not tf.executing_eagerly() and tf.compat.v1.get_default_graph() is not replica.graph
-        if in_loop and not adapter.within_xla():
+        if body is not None:
+            placement, entry, executed = self._of_an_entry(placement, body)
+        elif in_loop and not adapter.within_xla():
 
             def count(number: Any) -> Any:
                 with self._lock:
@@ -241,11 +275,32 @@ class Draws(Observer):
 
             executed = tf.numpy_function(count, [tf.cast(replica_id(), tf.int32)], tf.int64, stateful=True)
             executed.set_shape([])
+        if body is None and isinstance(placement, Rows) and placement.looped:
+            entry, executed = executed, tf.zeros_like(executed)
         head = tf.stack([replica.head[0], executed, replica.head[1], replica.head[2]])
         spans = () if self._places is None else self._places.spans()
         first = replica.head[3 + spans.index(position)] if position in spans else 0
         in_order = neutral.IN_ORDER in self.settings.neutralize
-        return Stream(position, placement, head, replica.rows, first, in_order)
+        return Stream(position, placement, head, replica.rows, first, entry, in_order)
+
+    def _of_an_entry(self, placement: Placement, body: Body) -> tuple[Placement, Any, Any]:
+        """Return the placement inside the body of a map, the index of its example if it has one, and its execution."""
+        import tensorflow as tf
+
+        nothing = tf.constant(0, tf.int64)
+        if isinstance(placement, Unplaced):
+            return placement, None, nothing
+        if isinstance(placement, Rows) and (placement.looped or placement.parts > 1):
+            self.recorder.note(NoteKind.NOT_REPLACED, "a random operation of a tf.vectorized_map in a loop")
+            return Unplaced(), None, nothing
+        entry, indices = None, body.indices()
+        if not isinstance(placement, Shared):
+            axis, placement = placement.axis, replace(placement, axis=max(placement.axis - len(indices), 0))
+            entry = indices.pop(axis) if axis < len(indices) else None
+        executed = nothing
+        for index in indices:
+            executed = executed * _FAR + index
+        return placement, entry, executed
 
     def _add_callback(self, sites: list[_Site], tensors: list[Any]) -> None:
         def record(replica: Any, *arrays: Any) -> None:
@@ -254,18 +309,19 @@ class Draws(Observer):
                 for site in sites:
                     values = rest.pop(0)
                     shape = tuple(int(size) for size in rest.pop(0)) if site.shape is None else site.shape
-                    self._record(int(replica), site, values, shape)
+                    seeds = rest.pop(0) if site.stateless else None
+                    self._record(int(replica), site, values, shape, seeds)
             except Exception as error:  # an exception here would be raised in the program
                 self._hidden = True
                 self.recorder.note(NoteKind.DRAWS, f"a draw could not be recorded: {type(error).__name__}: {error}")
 
         add_callback(record, tensors)
 
-    def _record(self, replica: int, site: _Site, values: Array, shape: tuple[int, ...]) -> None:
+    def _record(self, replica: int, site: _Site, values: Array, shape: tuple[int, ...], seeds: Array | None) -> None:
         flat = np.asarray(values).reshape(-1)
         if not flat.size:
             return
-        digest = int(fingerprint.hash_rows(flat.reshape(1, -1), 0)[0])
+        digest = _digest(flat)
         distinct = _distinct(flat[:256])
         dtype = str(values.dtype)
         place = replica, site.position
@@ -281,9 +337,25 @@ class Draws(Observer):
             seeded=site.seeded,
             nested=site.nested,
             generator=site.generator,
+            seeds=None if seeds is None else _digest(seeds),
         )
         with self._lock:
             self._seen.setdefault(place, []).append(made)
+
+
+def _digest(numbers: Array) -> int:
+    return int(fingerprint.hash_rows(numbers.reshape(1, -1), 0)[0])
+
+
+def _seeds(name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Return all seeds of a stateless operation as one int64 tensor; ``None`` for an operation with a state."""
+    import tensorflow as tf
+
+    if not name.startswith("stateless"):
+        return None
+    given = inspect.signature(original).bind(*args, **kwargs).arguments
+    found = [tf.convert_to_tensor(given[operand]) for operand in ("seed", "key", "counter") if operand in given]
+    return tf.concat([tf.reshape(tf.cast(part, tf.int64), [-1]) for part in found], axis=0) if found else None
 
 
 def _shaped_like(common: Any, result: Any) -> Any:
@@ -299,14 +371,14 @@ def _distinct(numbers: Array) -> float:
     return float(counts.sum() ** 2 / np.sum(counts**2))
 
 
-def _described(position: int, op: str, result: Any, seeded: bool, generator: str) -> tuple[_Site, list[Any]]:
+def _described(site: _Site, result: Any) -> tuple[_Site, list[Any]]:
+    """Return a site with its shape, and the tensors to report."""
     import tensorflow as tf
 
-    name = op if tf.executing_eagerly() else str(result.op.name)
     elements = result.shape.num_elements()
     if elements is not None and elements <= HASHED:
-        return _Site(position, op, name, tuple(result.shape.as_list()), seeded, generator), [result]
-    return _Site(position, op, name, None, seeded, generator), [tf.reshape(result, [-1])[:HASHED], tf.shape(result)]
+        return replace(site, shape=tuple(result.shape.as_list())), [result]
+    return site, [tf.reshape(result, [-1])[:HASHED], tf.shape(result)]
 
 
 def _folded(draws: list[DrawRecord]) -> DrawRecord:
@@ -314,7 +386,15 @@ def _folded(draws: list[DrawRecord]) -> DrawRecord:
     first = draws[0]
     if len(draws) == 1:
         return first
-    digest = fingerprint.combine([np.array([draw.digest], np.uint64) for draw in draws])[0]
+    digest = _combined([draw.digest for draw in draws])
+    seeds = [draw.seeds for draw in draws if draw.seeds is not None]
     size, distinct = sum(draw.size for draw in draws), max(draw.distinct for draw in draws)
+    if first.size == 1:
+        distinct = _distinct(np.array([draw.digest for draw in draws[:256]], np.uint64))
     generator = first.generator if all(draw.generator == first.generator for draw in draws) else ""
-    return replace(first, digest=digest, size=size, distinct=distinct, generator=generator)
+    made = _combined(seeds) if len(seeds) == len(draws) else None
+    return replace(first, digest=digest, size=size, distinct=distinct, generator=generator, seeds=made)
+
+
+def _combined(digests: list[int]) -> int:
+    return fingerprint.combine([np.array([digest], np.uint64) for digest in digests])[0]
