@@ -112,6 +112,7 @@ def test_casts_that_float32_may_round_are_noted_within_and_after_a_dispatch():
             tf.cast(tf.constant(exact), tf.float64)
         assert "facts" not in observer.end_run()
         tf.cast(tf.constant(1 / 3), tf.float64)
+        tf.function(lambda: wide * np.float32(1 / 3) * np.float32(0.5) * (1 / 7))()
         casts, (third,) = observer.end_run()["facts"]["single"]
         assert casts == 0
         observer.after_dispatch()

@@ -21,7 +21,8 @@ class Casts(Observer):
     or data of that type. Variables are recorded with their types.
 
     The same holds for float32 in a run in float64. ``facts["single"]`` has the number of casts by which float32 may
-    round what a step computes, and the checksums of constants that were rounded to float32 before a cast to float64.
+    round what a step computes, and the checksums of constants, of TensorFlow or NumPy, that were rounded to float32
+    and become float64.
     """
 
     @contextmanager
@@ -35,6 +36,8 @@ class Casts(Observer):
         with Replacements() as replaced:
             for module, name in adapter.cast_functions():
                 replaced.put(module, name, self._noting(getattr(module, name)))
+            for module, name in adapter.cast_functions(constants=True):
+                replaced.put(module, name, self._noting_constants(getattr(module, name)))
             yield
 
     def before_dispatch(self, traced: bool) -> None:
@@ -67,6 +70,17 @@ class Casts(Observer):
 
         return cast
 
+    def _noting_constants(self, original: Any) -> Any:
+        import numpy as np
+        import tensorflow as tf
+
+        def convert(value: Any, dtype: Any, *args: Any, **kwargs: Any) -> Any:
+            if dtype == tf.float64 and getattr(value, "dtype", None) == np.float32 and self._belongs_to_a_step():
+                self._note(float(value) if np.ndim(value) == 0 else None)
+            return original(value, dtype, *args, **kwargs)
+
+        return convert
+
     def _belongs_to_a_step(self) -> bool:
         """Return whether a cast may be one of a step. Casts of a dataset give both runs the same data."""
         import tensorflow as tf
@@ -78,13 +92,18 @@ class Casts(Observer):
 
     def _note_single(self, x: Any, target: Any) -> None:
         """Note a cast between float32 and float64."""
-        import numpy as np
         import tensorflow as tf
 
         value = tf.get_static_value(x) if target == tf.float64 and x.shape.rank == 0 else None
+        self._note(None if value is None else float(value))
+
+    def _note(self, value: float | None) -> None:
+        """Note a number that was float32 and becomes float64; ``None`` if a step computed it."""
+        import numpy as np
+
         if value is None:
             self._single += 1
-        elif not _is_short(float(value)):
+        elif not _is_short(value):
             # Only a constant that one of the runs does not have makes a difference, for example 1 / replicas.
             self._constants.add(zlib.crc32(np.float32(value).tobytes()))
 
