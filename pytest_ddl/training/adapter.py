@@ -225,15 +225,15 @@ def random_functions(names: Iterable[str]) -> Iterator[tuple[Any, str, str]]:
             yield tf.raw_ops, raw, name
 
 
-def cast_functions() -> Iterator[tuple[Any, str]]:
-    """Yield ``(module, name)`` of the function by which TensorFlow's Python code adds a cast.
+def cast_functions(constants: bool = False) -> Iterator[tuple[Any, str]]:
+    """Yield ``(module, name)`` of the function by which TensorFlow adds a cast, or converts Python and NumPy constants.
 
-    ``tensorflow.python.ops.gen_math_ops.cast`` (TF 2.4 to 2.21). ``tf.cast``, ``tf.saturate_cast``, both flavors of
-    Keras and the gradients of casts call it. No public hook sees operations that run eagerly.
+    ``tf.cast``, ``tf.saturate_cast``, both flavors of Keras and the gradients of casts call the first, operands like
+    ``numpy.float32(x)`` the second (TF 2.4 to 2.21). No public hook sees operations that run eagerly.
     """
-    module = module_of("ops.gen_math_ops", "cast")
-    if module is not None:
-        yield module, "cast"
+    path, name = ("framework.constant_op", "_constant_impl") if constants else ("ops.gen_math_ops", "cast")
+    if (module := module_of(path, name)) is not None:
+        yield module, name
 
 
 RANDOM_FAMILIES = (

@@ -119,6 +119,63 @@ def test_a_declared_loss_excuses_only_losses_that_are_wrong_in_the_same_way(
     assert {doubt.check for doubt in report.doubts} == ({"LOSS-EQ"} if verdict == "inconclusive" else set())
 
 
+def _with_losses_of_replicas(
+    record: TrainingRecord, of: Callable[[int, int, float], float], reduced: Callable[[list[float]], float]
+) -> TrainingRecord:
+    """Change the losses of the replicas, given ``(step, replica, mean over its examples)``, and how a step reduces."""
+
+    def changed(step: StepRecord) -> StepRecord:
+        batches = [replace(one, loss=of(step.index, one.replica, one.loss or 0.0)) for one in step.batches]
+        return replace(step, loss=reduced([one.loss or 0.0 for one in batches]), batches=tuple(batches))
+
+    return replace(record, ranks=tuple(replace(rank, steps=tuple(map(changed, rank.steps))) for rank in record.ranks))
+
+
+def _mean(losses: list[float]) -> float:
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize(
+    ("of", "reduced", "batches", "verdict"),
+    [
+        (lambda step, replica, mean: mean, sum, (12, 12, 12), "pass"),
+        (lambda step, replica, mean: mean / 2, _mean, (12, 12, 12), "pass"),
+        (lambda step, replica, mean: mean, sum, UNEVEN, "pass"),
+        (lambda step, replica, mean: mean / 2, _mean, UNEVEN, "pass"),
+        (lambda step, replica, mean: 1.37 * mean, _mean, (12, 12, 12), "pass"),
+        (lambda step, replica, mean: 6 * mean, lambda losses: losses[0], (12, 12, 12), "pass"),
+        (lambda step, replica, mean: mean if step < 3 else mean / 2 + 777, sum, (12, 12, 12), "inconclusive"),
+        (lambda step, replica, mean: mean / 2 + (777 if step > 2 else 0), _mean, (12, 12, 12), "inconclusive"),
+        (lambda step, replica, mean: mean * (1 if step < 3 else 1 - replica), sum, (12, 12, 12), "inconclusive"),
+        (lambda step, replica, mean: mean + 777 * (step > 2), lambda losses: losses[0], (12, 12, 12), "inconclusive"),
+        (lambda step, replica, mean: mean * (1 if step < 3 else 6), sum, (12, 12, 12), "inconclusive"),
+    ],
+    ids=[
+        "summed means",
+        "mean of shares",
+        "summed means of uneven batches",
+        "mean of shares of uneven batches",
+        "factor",
+        "the first replica's sum",
+        "sum, then another loss",
+        "mean of shares, then another loss",
+        "sum, then one replica's share",
+        "own, then another loss",
+        "sum of means, then sum of sums",
+    ],
+)
+def test_a_reduction_of_losses_that_are_wrong_themselves_excuses_nothing(
+    of: Callable[[int, int, float], float],
+    reduced: Callable[[list[float]], float],
+    batches: tuple[int, ...],
+    verdict: str,
+) -> None:
+    reference, distributed = pair(Program(replicas=2, batches=batches))
+    changed = _with_losses_of_replicas(distributed, of, reduced)
+    report = judge(reference, changed, expect=["reported-loss-wrong"])
+    assert report.verdict == verdict, str(report)
+
+
 def _declared(right: Way, wrong: Way, cause: str) -> Report:
     return judge(train(right, 1), train(wrong, 2), expect={cause: "declared"})
 

@@ -186,12 +186,16 @@ def clipped_by_hand_each_variable(run):
     _train(run, update=update)
 
 
-def penalty_on_each_replica(run):
+def small_penalty_on_each_replica(run):
+    penalty_on_each_replica(run, 1e-6)
+
+
+def penalty_on_each_replica(run, factor=0.05):
     def loss_of(run, errors, batch, model):
         data = tf.nn.compute_average_loss(errors, global_batch_size=run.global_batch_size)
         return data + tf.add_n(model.losses)
 
-    model = lambda: _dense(kernel_regularizer=keras.regularizers.L2(0.05))  # noqa: E731
+    model = lambda: _dense(kernel_regularizer=keras.regularizers.L2(factor))  # noqa: E731
     _train(run, optimizer=lambda: keras.optimizers.Adam(0.01), model=model, loss_of=loss_of)
 
 

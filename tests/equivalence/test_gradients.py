@@ -35,6 +35,7 @@ CAUSES = {
     "fit_with_clipping": CLIPPED,
     "fit_with_clipping_of_a_sparse_gradient": CLIPPED,
     "penalty_on_each_replica": "regularization-scaled-by-replica-count",
+    "small_penalty_on_each_replica": "regularization-scaled-by-replica-count",
     "masked_mean_on_each_replica": "masked-loss-normalised-per-replica",
     "masked_in_single_precision": "masked-loss-normalised-per-replica",
     "rows_of_an_embedding_mixed_up": "sparse-gradient-mismatch",
@@ -124,6 +125,11 @@ RIGHT = (
 def test_right_program_raises_no_alarm(name: str) -> None:
     report = _check(name, "mirrored")
     assert report.verdict == "pass", str(report)
+
+
+@pytest.mark.slow
+def test_a_third_that_keras_rounds_to_float32_raises_no_alarm() -> None:
+    assert _check("right_fit", "mirrored[replicas=3]").verdict == "pass"
 
 
 def test_every_program_is_tested() -> None:

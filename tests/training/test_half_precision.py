@@ -12,6 +12,7 @@ import training_programs as programs
 
 from pytest_ddl.training.data import move_by_ulp, prepare
 from pytest_ddl.training.environment import WidePolicies
+from pytest_ddl.training.observers.casts import Casts
 from pytest_ddl.training.roundings import longest_chain
 from pytest_ddl.training.settings import RunSettings
 
@@ -99,6 +100,25 @@ def test_casts_in_the_step_are_told_from_those_around_it(ranks, eager):
     assert set(record.casts) == {"float16"}
     assert set(record.casts_around) == {"bfloat16"}
     assert bool(record.graphs and record.graphs[0].half) is not eager
+
+
+def test_casts_that_float32_may_round_are_noted_within_and_after_a_dispatch():
+    observer = Casts.__new__(Casts)
+    wide = tf.constant([0.1, 0.2], tf.float64)
+    with observer.installed():
+        tf.cast(wide, tf.float32)  # of the data
+        observer.before_dispatch(False)
+        for exact in (0.75, 12.0):
+            tf.cast(tf.constant(exact), tf.float64)
+        assert "facts" not in observer.end_run()
+        tf.cast(tf.constant(1 / 3), tf.float64)
+        tf.function(lambda: wide * np.float32(1 / 3) * np.float32(0.5) * (1 / 7))()
+        casts, (third,) = observer.end_run()["facts"]["single"]
+        assert casts == 0
+        observer.after_dispatch()
+        tf.cast(wide, tf.float32)
+        list(tf.data.Dataset.from_tensors(wide).map(lambda x: tf.cast(tf.cast(x, tf.float32), tf.float64)))
+        assert observer.end_run()["facts"]["single"] == (1, [third])
 
 
 @pytest.mark.parametrize("eager", [False, True])

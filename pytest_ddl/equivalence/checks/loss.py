@@ -14,7 +14,7 @@ from pytest_ddl.equivalence.evidence.one_sided import lone_losses
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, passed
-from pytest_ddl.records import RankRecord, TrainingRecord
+from pytest_ddl.records import BatchRecord, RankRecord, TrainingRecord
 
 CHECK = "LOSS-EQ"
 
@@ -31,7 +31,20 @@ class _Way(Enum):
     SHOWN_BY_FIT = auto()
 
 
-_Key = tuple[_Way, int | str]
+class _Kind(Enum):
+    """What the losses of the replicas are, if they are those of one device."""
+
+    SHARES = auto()
+    """Their sum is the loss of one device."""
+    MULTIPLIED_SHARES = auto()
+    MEANS = auto()
+    """Each is the mean over the replica's own examples."""
+    DIVIDED_MEANS = auto()
+    SUMS = auto()
+    """Each is the sum over the replica's own examples."""
+
+
+_Key = tuple[_Way, int | str, _Kind | None]
 """Formula without the numbers of a step, so that the loss of another step can be explained by the same one."""
 
 
@@ -39,7 +52,8 @@ _Key = tuple[_Way, int | str]
 class _Formula:
     """Formula that may give the reported loss."""
 
-    key: _Key
+    way: _Way
+    place: int
     text: str
     value: float
     also: tuple[str, ...] = ()
@@ -179,8 +193,28 @@ def _wrong(
         ratio=actual / desired if desired and math.isfinite(actual) else None,
         grounds=Grounds.RECOMPUTED if shown or (formula and not formula.is_right) else Grounds.PATTERN,
     )
-    keys = frozenset([(_Way.SHOWN_BY_FIT, cause)] if shown else [one.key for one in formulas])
-    return _Wrong(finding, keys, actual, desired, slack)
+    keys: list[_Key] = [(_Way.SHOWN_BY_FIT, cause, None)] if shown else []
+    for one in [] if shown else formulas:
+        # A formula of the replicas' losses explains a wrong loss only if these losses are right: a loop reduces any
+        # number of its replicas in the same way.
+        kinds = [None] if one.way is _Way.FACTOR else _kinds(distributed, step, desired, slack)
+        keys.extend((one.way, one.place, kind) for kind in kinds)
+    return _Wrong(finding, frozenset(keys), actual, desired, slack)
+
+
+def _with_loss(distributed: TrainingRecord, step: int) -> list[tuple[BatchRecord, float]]:
+    return [(batch, batch.loss) for batch in distributed.batches(step) if batch.loss is not None]
+
+
+def _kinds(distributed: TrainingRecord, step: int, desired: float, slack: float) -> list[_Kind]:
+    """Return what the losses of the replicas may be, by the loss of one device; nothing if they do not give it."""
+    number, parts = distributed.num_replicas, _with_loss(distributed, step)
+    total, added = sum(batch.size for batch, _loss in parts), sum(loss for _batch, loss in parts)
+    given = {_Kind.SHARES: added, _Kind.MULTIPLIED_SHARES: added / number}
+    if total:
+        mean = sum(batch.size * loss for batch, loss in parts) / total
+        given |= {_Kind.MEANS: mean, _Kind.DIVIDED_MEANS: number * mean, _Kind.SUMS: added / total}
+    return [kind for kind, value in given.items() if abs(value - desired) <= slack]
 
 
 def _formulas(distributed: TrainingRecord, step: int, rank: RankRecord, desired: float, slack: float) -> list[_Formula]:
@@ -189,29 +223,29 @@ def _formulas(distributed: TrainingRecord, step: int, rank: RankRecord, desired:
     found = []
     if number > 1:
         text = f"{number} x the single-device loss (summed means)"
-        found.append(_Formula((_Way.FACTOR, number), text, desired * number, _SCALE_UP))
+        found.append(_Formula(_Way.FACTOR, number, text, desired * number, _SCALE_UP))
         text = f"1/{number} of the single-device loss"
-        found.append(_Formula((_Way.FACTOR, -number), text, desired / number, _SCALE_DOWN))
-    batches = [batch for batch in distributed.batches(step) if batch.loss is not None]
-    losses = [batch.loss for batch in batches if batch.loss is not None]
-    if len(losses) < 2:
+        found.append(_Formula(_Way.FACTOR, -number, text, desired / number, _SCALE_DOWN))
+    parts = _with_loss(distributed, step)
+    if len(parts) < 2:
         return found
-    total = sum(batch.size for batch in batches)
-    # A replica's loss is the mean over its own examples, or that mean already divided by the number of replicas.
-    for scale in (1, number):
-        if abs(scale * sum(b.size * (b.loss or 0.0) for b in batches) - desired * total) <= slack * total:
-            mean = scale * sum(losses) / len(losses)
-            text = "the mean of the replicas' means, whatever their sizes"
-            found.append(_Formula((_Way.MEAN_OF_MEANS, scale), text, mean, _MEANS))
+    losses = [loss for _batch, loss in parts]
+    total = sum(batch.size for batch, _loss in parts)
     mean = sum(losses) / len(losses)
-    found.append(_Formula((_Way.MEAN, 0), "the mean of the replicas' losses", mean, is_right=True))
-    for batch, loss in zip(batches, losses, strict=True):
+    # A replica's loss is the mean over its own examples, or that mean already divided by the number of replicas.
+    kinds = _kinds(distributed, step, desired, slack)
+    for kind, scale in ((_Kind.MEANS, 1), (_Kind.DIVIDED_MEANS, number)):
+        if kind in kinds:
+            text = "the mean of the replicas' means, whatever their sizes"
+            found.append(_Formula(_Way.MEAN_OF_MEANS, scale, text, scale * mean, _MEANS))
+    found.append(_Formula(_Way.MEAN, 0, "the mean of the replicas' losses", mean, is_right=True))
+    for batch, loss in parts:
         # Each rank may report the loss of a replica of its own.
         place = rank.replicas.index(batch.replica) if batch.replica in rank.replicas else -1 - batch.replica
-        found.append(_Formula((_Way.OWN, place), f"replica {batch.replica}'s own loss", loss))
-    found.append(_Formula((_Way.SUM, 0), "the sum of the replicas' losses", sum(losses), is_right=True))
+        found.append(_Formula(_Way.OWN, place, f"replica {batch.replica}'s own loss", loss))
+    found.append(_Formula(_Way.SUM, 0, "the sum of the replicas' losses", sum(losses), is_right=True))
     if total:
-        found.append(_Formula((_Way.PER_EXAMPLE, 0), "the sum of losses per example", sum(losses) / total))
+        found.append(_Formula(_Way.PER_EXAMPLE, 0, "the sum of losses per example", sum(losses) / total))
     return found
 
 

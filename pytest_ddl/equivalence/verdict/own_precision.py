@@ -10,7 +10,7 @@ from pytest_ddl.equivalence.diagnosis.afterwards import CAUSE as CHANGED_AFTERWA
 from pytest_ddl.equivalence.evidence.arrays import difference, magnitude
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, compared_with_reference, of_kind, update
 from pytest_ddl.equivalence.evidence.tolerance import unit_roundoff
-from pytest_ddl.equivalence.findings import Doubt, Finding
+from pytest_ddl.equivalence.findings import Doubt, Finding, Grounds
 from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.notes import Note, NoteKind
@@ -64,16 +64,30 @@ _ROUNDINGS = 8
 
 
 def is_of_single_precision(report: Report) -> bool:
-    """Return whether weights and losses first differ by no more than float32 rounds an update, or a loss.
+    """Return whether a program that computes partly in float32 first differs by no more than that rounds.
 
-    No defect is so small. A defect of a replica, an example or a factor changes much more than one in 10**6 of the
-    update. Such a program is compared in its own precision, like one that refuses float64.
+    A weight penalty or an epsilon may be as small. So the runs must have recorded casts from or to float32, and no
+    cause may reproduce the difference. Such a program is compared in its own precision, like one that refuses float64.
     """
     reference, distributed = report.reference, report.distributed
     found = [finding for finding in report.findings if report.roles.have(finding, Role.UPDATES | Role.LOSS)]
     if reference is None or distributed is None or reference.errors or distributed.errors:
         return False
+    # A loss is also recomputed from the losses of the replicas, with what float32 rounded in them.
+    explained = any(finding.grounds is Grounds.RECOMPUTED for finding in found if finding.check != LOSS_EQ)
+    if explained or not _rounds_to_single(reference, distributed):
+        return False
     return bool(found) and all(_is_rounding(reference, distributed, finding) for finding in found)
+
+
+def _rounds_to_single(reference: TrainingRecord, distributed: TrainingRecord) -> bool:
+    """Return whether float32 may round what a step computes, or one of the runs has constants of its own."""
+    casts, constants = 0, []
+    for record in (reference, distributed):
+        noted = [rank.facts.get("single", (0, ())) for rank in record.ranks]
+        casts += sum(number for number, _constants in noted)
+        constants.append({constant for _number, those in noted for constant in those})
+    return casts > 0 or constants[0] != constants[1]
 
 
 def _is_rounding(reference: TrainingRecord, distributed: TrainingRecord, finding: Finding) -> bool:
