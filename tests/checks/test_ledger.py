@@ -235,6 +235,21 @@ def test_a_replica_may_draw_for_each_of_its_examples(steps: Collection[int], ver
     assert judge(more(12)(reference), more(6)(distributed)).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("later", "verdict"), [(False, "pass"), (True, "inconclusive")], ids=["first step", "all steps"]
+)
+def test_one_replica_may_draw_the_initial_values_for_all(later: bool, verdict: str) -> None:
+    def drawn(step: StepRecord) -> StepRecord:
+        first = [draw for draw in step.draws if draw.replica == 0]
+        if step.index == 1:
+            return replace(step, draws=tuple(first))
+        return step if later else replace(step, draws=())
+
+    change = on_ranks(lambda rank: replace(rank, steps=tuple(map(drawn, rank.steps))))
+    reference, distributed = runs()
+    assert judge(change(reference), change(distributed)).verdict == verdict
+
+
 def test_files_are_named_because_their_contents_are_not_compared() -> None:
     reference, distributed = runs()
     writes = tuple(WriteRecord(f"model-{number}.keras", "Model.save", 3) for number in range(5))
