@@ -53,7 +53,7 @@ def test_a_program_is_struck_and_its_report_shown(tmp_path):
         cwd=tmp_path,
     )
     assert broken.returncode == 1, broken.stdout + broken.stderr
-    assert "max_lost_steps=3, and 5 steps were made again" in broken.stdout
+    assert "--max-lost-steps=3, and 5 steps were made again" in broken.stdout
     assert not json.loads((tmp_path / "reports" / "mirrored-replicas=2.json").read_text())["passed"]
 
 

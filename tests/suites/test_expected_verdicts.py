@@ -9,6 +9,7 @@ import pytest
 from pytest_ddl import RecoveryError
 from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.verdict import Trial, Verdict
+from pytest_ddl.hints import FrontEnd
 from pytest_ddl.training.faults import Fault
 from suites import expecting
 from suites.known_failures import entry_to_paste, load
@@ -29,7 +30,9 @@ SAVED = "kill worker:0 after save 1"
 
 def error(*faults, verdict=Verdict.REPLAYED):
     trials = tuple(Trial((Fault.parse(fault),), verdict, f"{verdict.value} 3 steps") for fault in faults)
-    return RecoveryError(FaultReport("mirrored", ("worker:0",), trials, Limits(), SimpleNamespace(), points=2))
+    return RecoveryError(
+        FaultReport("mirrored", ("worker:0",), trials, Limits(), SimpleNamespace(front_end=FrontEnd.TEST), points=2)
+    )
 
 
 def raising(one):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import sys
 from typing import Any
@@ -432,6 +433,8 @@ def _learn(run: Any, model: Any, optimizer: Any, batch: Any) -> Any:
 
 
 def _count_conversions(run: Any, train_step: Any) -> None:
+    # AutoGraph finds the conversions of an earlier run in this process until its functions are collected.
+    gc.collect()
     before = set(sys.modules)
     for batch in run.strategy.experimental_distribute_dataset(batched(24, run.global_batch_size)):
         run.record(loss=train_step(batch))
