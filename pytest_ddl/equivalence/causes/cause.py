@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class Form(Enum):
-    """What a program is, as far as a fix depends on it."""
+    """Form of a program. A fix may need other code for another form."""
 
     LOOP = "a training loop of its own"
     FIT = "Model.fit"
@@ -19,7 +19,7 @@ class Form(Enum):
 
 
 class Fix(str):
-    """What to do about a cause: sentences, and code that replaces the lines with the mistake.
+    """Repair of a cause: sentences, and code that replaces the lines with the mistake.
 
     As a string it is both. The code uses the names of TensorFlow's guides: ``strategy``, ``global_batch_size``,
     ``model``, ``optimizer``, ``gradients``, ``dataset``. A fix without code is advice that no test can apply.

@@ -128,7 +128,7 @@ def _line(item: CollectiveRecord) -> str:
 
 
 def _after(found: Mismatch, parted: str) -> Mismatch:
-    """Add to a collective of only some ranks where the ranks parted, which is before it."""
+    """Add the line at which the ranks parted, if only some ranks issued the collective."""
     return replace(found, message=f"{found.message}. {parted}") if found.cause == CONDITIONAL and parted else found
 
 

@@ -20,7 +20,7 @@ CHECK = "LOSS-EQ"
 
 
 class _Way(Enum):
-    """How a loop may make a loss of those of its replicas, or of that of one device."""
+    """Formula that gives a reported loss from the losses of the replicas, or from the loss of one device."""
 
     FACTOR = auto()
     MEAN_OF_MEANS = auto()

@@ -60,7 +60,7 @@ class _Closures:
 
     @property
     def keys(self) -> tuple[Hashable, ...]:
-        """What tells the closures of a program apart: the scalars that they are given, and the weights they train."""
+        """Marks by which the closures of a program differ: their scalars, and the weights that they train."""
         return tuple(
             (scalars, tuple((stage, *sorted(arrays)) for stage, _site, arrays in gradients))
             for scalars, gradients in zip(self.scalars, self.gradients, strict=True)
