@@ -44,6 +44,8 @@ def mutants(subject: Subject, place: Place) -> Iterator[Mutant]:
         return Mutant(operator, place.kind, place.path, make)
 
     # A number that is not finite has no other value that is wrong: checks compare only whether both runs have one.
+    if _is_in_lost_sum(record, place):
+        return
     if is_leaf(place.value) and not _is_lost(place.value):
         yield mutant("change", lambda: put(record, place.path, changed))
         if len(alike) > 1:
@@ -58,7 +60,7 @@ def mutants(subject: Subject, place: Place) -> Iterator[Mutant]:
         if len(alike) > 1 and not _is_component(place):
             yield mutant("drop everywhere", lambda: _without(record, alike))
     yield from _of_replicas(record, place, mutant)
-    yield from _of_steps(record, place, alike, mutant)
+    yield from _of_steps(subject, place, alike, mutant)
     if isinstance(place.value, BatchRecord):
         yield from _of_examples(record, place, mutant)
 
@@ -221,10 +223,9 @@ def _key(item: Any) -> tuple[Any, ...]:
     return tuple(getattr(item, name, None) for name in ("position", "stage", "call", "op"))
 
 
-def _of_steps(
-    record: TrainingRecord, place: Place, alike: list[Path], mutant: Callable[..., Mutant]
-) -> Iterator[Mutant]:
+def _of_steps(subject: Subject, place: Place, alike: list[Path], mutant: Callable[..., Mutant]) -> Iterator[Mutant]:
     """Repeat what an earlier step had; take steps away and add some."""
+    record = subject.record
     if place.path[-1:] == (Field("RankRecord", "steps"),) and place.value:
 
         def longer(rank: Any) -> Any:
@@ -244,7 +245,7 @@ def _of_steps(
     except (KeyError, IndexError, AttributeError, TypeError):
         return
     own = values[alike.index(place.path)] if place.path in alike else values[0]
-    if own is None or _same(own, place.value):
+    if own is None or _same(own, place.value) or _is_within_bound(subject, place, own):
         return
     yield mutant("repeat step", lambda: put(record, place.path, lambda _value: own))
     if len(alike) > 1:
@@ -256,6 +257,28 @@ def _of_steps(
             return changed_record
 
         yield mutant("repeat step everywhere", repeated)
+
+
+def _is_within_bound(subject: Subject, place: Place, other: Any) -> bool:
+    """Return whether another value is as right as the recorded one, for example of a bias that nothing moves."""
+    values, others = (one if isinstance(one, tuple) else (one,) for one in (place.value, other))
+    bound = plain_bound(subject, replace(place, value=values[0])) if values else None
+    return bound is not None and all(_is_near(*pair, bound.value) for pair in zip(others, values, strict=False))
+
+
+def _is_near(one: Any, value: Any, size: float) -> bool:
+    return np.shape(one) == np.shape(value) and bool(np.all(np.abs(np.subtract(one, value)) <= size))
+
+
+def _is_in_lost_sum(record: TrainingRecord, place: Place) -> bool:
+    """Return whether a gradient is added to one that is not finite, so that nothing of it is left."""
+    *owner, last = place.path
+    if not place.kind.startswith("GradientRecord.values[") or not isinstance(last, Key):
+        return False
+    gradient, step = get(record, tuple(owner[:-1])), step_of(place.path)
+    found = [item for rank in record.ranks for item in rank.steps[step - 1].gradients if item.stage is gradient.stage]
+    values = [item.values.get(last.key) for item in found]
+    return any(value is not None and not np.all(np.isfinite(value)) for value in values)
 
 
 def _earlier(path: Path) -> Path | None:
