@@ -33,7 +33,7 @@ from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.faults.verdict import MEANINGS
 from pytest_ddl.hints import FrontEnd
-from pytest_ddl.hosts.registry import BUILT_IN as TRANSPORTS
+from pytest_ddl.hosts.transports.registry import BUILT_IN as TRANSPORTS
 from pytest_ddl.strategies.registry import StrategyRegistry
 from pytest_ddl.training.faults import KINDS
 

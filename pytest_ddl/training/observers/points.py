@@ -12,14 +12,16 @@ from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, VariableKind
 from pytest_ddl.training import damage, lineage, notice, python_writes
 from pytest_ddl.training.callback_ops import add_callback
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.observers import saving
-from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.point_log import Points, path_of
 from pytest_ddl.training.write_gate import WriteGate, why_not
 
 
 class PointObserver(Observer):
     """Observer that makes the log of points, if the run has one."""
+
+    without_batches = True
 
     @contextmanager
     def installed(self) -> Iterator[None]:

@@ -40,6 +40,9 @@ class Observer:
     (:func:`~pytest_ddl.training.callback_ops.add_callback`).
     """
 
+    without_batches = False
+    """True if it also observes a run whose batches are not observed. Then only :meth:`installed` is called."""
+
     def __init__(self, settings: RunSettings, context: RankContext, recorder: Recording) -> None:
         self.settings = settings
         self.context = context
