@@ -28,8 +28,8 @@ from pytest_ddl.cluster.relocating import Places
 from pytest_ddl.cluster.resources import HOST, PortLease
 from pytest_ddl.cluster.ship import importable
 from pytest_ddl.cluster.user_files import is_user_file
+from pytest_ddl.faults.rank import RELAYED
 from pytest_ddl.strategies.base import RankContext, StrategyDefinition, capabilities_of
-from pytest_ddl.training.faults import RELAYED
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.process_state import ProcessState
@@ -251,7 +251,7 @@ def _relayed(context: BuildContext) -> BuildContext:
     if context.rank < 0 or RELAYED not in os.environ:
         return context
     # Only here, because few runs need a relay.
-    from pytest_ddl.training.relay import relayed
+    from pytest_ddl.faults.rank.relay import relayed
 
     tasks = [str(task) for task in context.topology.servers or context.topology.ranks]
     if len(tasks) != len(context.addresses):
