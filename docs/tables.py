@@ -34,7 +34,7 @@ from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.faults.rank.fault import KINDS
 from pytest_ddl.faults.verdict import MEANINGS
 from pytest_ddl.hints import FrontEnd
-from pytest_ddl.hosts.registry import BUILT_IN as TRANSPORTS
+from pytest_ddl.hosts.transports.registry import BUILT_IN as TRANSPORTS
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<table>.*?)(<!-- end -->)", re.DOTALL)

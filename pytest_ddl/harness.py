@@ -95,7 +95,7 @@ class Harness:
         :raises LaunchError: if the ranks of a host would write to a folder of their own. Nothing that they record would
             then be found, and a check of it would see nothing wrong.
         """
-        from pytest_ddl.cluster.launcher import LaunchError
+        from pytest_ddl.cluster.obstacles import LaunchError
 
         # Only launchers for several hosts have it.
         blind = getattr(self.pool.launcher, "hosts_without", lambda _folder: ())(self.folder)
@@ -191,7 +191,7 @@ class Harness:
 
         :raises pytest.UsageError: if ``--ddl-launcher`` names none.
         """
-        from pytest_ddl.hosts.registry import launcher_over, parse_launcher
+        from pytest_ddl.hosts.transports.registry import launcher_over, parse_launcher
 
         try:
             name, given = parse_launcher(self.settings["launcher"])
@@ -242,7 +242,7 @@ class Harness:
 
     def warm_up(self) -> None:
         """Start the launcher now, so that TensorFlow is imported while other work goes on."""
-        from pytest_ddl.cluster.launcher import LaunchError
+        from pytest_ddl.cluster.obstacles import LaunchError
 
         # A test that needs the launcher fails later with the reason. Other tests can run.
         with suppress(LaunchError):
@@ -379,8 +379,7 @@ def _writing(folder: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        from pytest_ddl.cluster.launcher import LaunchError
-        from pytest_ddl.cluster.obstacles import cannot_write
+        from pytest_ddl.cluster.obstacles import LaunchError, cannot_write
 
         raise LaunchError(cannot_write(error, folder)) from None
 
@@ -393,7 +392,7 @@ def process_harness() -> Harness:
     from multiprocessing.util import Finalize
 
     from pytest_ddl.config import resolve_without_pytest
-    from pytest_ddl.hosts.registry import built_in_transports
+    from pytest_ddl.hosts.transports.registry import built_in_transports
 
     global _process_harness
     if _process_harness is None:
@@ -418,7 +417,8 @@ def _made(name: str, make: MakeLauncher, arguments: tuple[dict[str, str], Path, 
 
     :raises LaunchError: if it raises, or returns something else than a launcher.
     """
-    from pytest_ddl.cluster.launcher import Launcher, LaunchError
+    from pytest_ddl.cluster.launcher import Launcher
+    from pytest_ddl.cluster.obstacles import LaunchError
 
     try:
         launcher = make(*arguments)

@@ -20,7 +20,8 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from pytest_ddl.cluster.explain import Answer, Fate, explain_start
-from pytest_ddl.cluster.launcher import Launcher, LaunchError, Reservation, WorkerProcess, reserve
+from pytest_ddl.cluster.launcher import Launcher, Reservation, WorkerProcess, reserve
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.protocol import (
     Boot,
     Failure,
@@ -438,8 +439,7 @@ class Cluster:
         self.reservation.release()
 
 
-class _PortTakenError(ClusterError):
-    pass
+class _PortTakenError(ClusterError): ...
 
 
 def _start_error(spec: StrategySpec, answers: Sequence[Answer]) -> ClusterError:

@@ -9,16 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from pytest_ddl.cluster.obstacles import LaunchError
+from pytest_ddl.cluster.resources import Ledger
 from pytest_ddl.strategies.spec import Topology
-
-if TYPE_CHECKING:
-    from pytest_ddl.cluster.resources import Ledger
-
-
-class LaunchError(RuntimeError):
-    """Worker processes cannot be started. The message states the reason."""
 
 
 class WorkerProcess(Protocol):

@@ -20,9 +20,9 @@ from uuid import uuid4
 import pytest_ddl
 from pytest_ddl.cluster import session_folder, strays
 from pytest_ddl.cluster.cgroups import usable_cores
-from pytest_ddl.cluster.launcher import LaunchError, Reservation
+from pytest_ddl.cluster.launcher import Reservation
 from pytest_ddl.cluster.local_process import LocalProcess, tail
-from pytest_ddl.cluster.obstacles import cannot_start, cannot_write, how_it_ended, loopback_problem
+from pytest_ddl.cluster.obstacles import LaunchError, cannot_start, cannot_write, how_it_ended, loopback_problem
 from pytest_ddl.cluster.preload import PRELOAD
 from pytest_ddl.cluster.resources import Ledger, PortLease
 from pytest_ddl.cluster.zygote import short_path

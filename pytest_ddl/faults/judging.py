@@ -12,7 +12,7 @@ from pytest_ddl.equivalence.checks.write import shared_writes
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
 from pytest_ddl.equivalence.findings import Finding
-from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.faults import damaged
 from pytest_ddl.faults.clashes import with_clashes
 from pytest_ddl.faults.joining import Joining, equal_bits

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from pytest_ddl.equivalence.question import ArgumentError
 from pytest_ddl.equivalence.runs.program import Program
+from pytest_ddl.equivalence.runs.question import ArgumentError
 from pytest_ddl.faults.at_least_once import judge_with_retries
 from pytest_ddl.faults.joining import equal_bits
 from pytest_ddl.faults.rank.fault import KINDS, PHASES, Effect, Fault, FaultError, Point
@@ -23,7 +23,7 @@ from pytest_ddl.training import lineage
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
-    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.equivalence.verdict.report import Report
     from pytest_ddl.records import TrainingRecord
 
 EVERY_POINT = "every point"

@@ -46,9 +46,9 @@ from typing import Any
 
 from pytest_ddl.cluster import imported_files, session_folder
 from pytest_ddl.cluster.doors import DOORS
-from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.cluster.local_process import LocalProcess
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.relocating import PLACES, Places
 from pytest_ddl.cluster.resources import PortLease
 from pytest_ddl.cluster.sending import send

@@ -18,7 +18,7 @@ from typing import Any
 import execnet
 
 from pytest_ddl.cluster import imported_files, session_folder, user_modules
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.relocating import Places
 from pytest_ddl.hosts import preflight, questions
 from pytest_ddl.hosts.agent import BEAT

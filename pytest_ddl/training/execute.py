@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ from pytest_ddl.tracebacks import Frame, own_frame, package_of
 from pytest_ddl.training import environment, layouts, notice
 from pytest_ddl.training.callback_ops import refuses_callbacks
 from pytest_ddl.training.coordinator import uses_coordinator
-from pytest_ddl.training.observers.registry import OBSERVERS
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.recorder import Recorder
 from pytest_ddl.training.replica_arguments import ReplicaArguments
 from pytest_ddl.training.replica_functions import observed
@@ -32,8 +32,13 @@ _OWN = (os.path.join(_PACKAGE, "training", ""), os.path.join(_PACKAGE, "faults",
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def execute(train: Callable[[Run], Any], settings: RunSettings, context: RankContext) -> RankRecord:
-    """Call ``train(run)`` and return its record, which includes an error of the program."""
+def execute(
+    train: Callable[[Run], Any], settings: RunSettings, context: RankContext, observers: Sequence[type[Observer]]
+) -> RankRecord:
+    """Call ``train(run)`` and return its record, which includes an error of the program.
+
+    :param observers: what observes the run, if ``settings.observe`` is true.
+    """
     if settings.without_strategy:
         import tensorflow as tf
 
@@ -41,12 +46,12 @@ def execute(train: Callable[[Run], Any], settings: RunSettings, context: RankCon
     if context.capabilities.global_view:
         # DTensor has no kernel for the observing operation, and its replica functions see the global batch anyway.
         settings = replace(settings, observe=False)
-    record, error = _attempt(train, settings, context)
+    record, error = _attempt(train, settings, context, observers)
     # An injected exception in a callback looks like one.
     disturbed = settings.points is not None and settings.points.disturbs
     if error is None or not settings.observe or disturbed or not refuses_callbacks(error):
         return record
-    again, second = _attempt(train, replace(settings, observe=False), context)
+    again, second = _attempt(train, replace(settings, observe=False), context, observers)
     if second is not None and refuses_callbacks(second):
         return record  # the failed Python operation is the program's own
     why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
@@ -55,7 +60,7 @@ def execute(train: Callable[[Run], Any], settings: RunSettings, context: RankCon
 
 
 def _attempt(
-    train: Callable[[Run], Any], settings: RunSettings, context: RankContext
+    train: Callable[[Run], Any], settings: RunSettings, context: RankContext, observers: Sequence[type[Observer]]
 ) -> tuple[RankRecord, BaseException | None]:
     recorder = Recorder(settings, context)
     arguments = ReplicaArguments(settings, uses_coordinator(context.strategy))
@@ -70,7 +75,7 @@ def _attempt(
         notice.renew()
         points = () if settings.points is None else (settings.points.observer(settings, context, recorder),)
         if settings.observe:
-            recorder.observers = (*(make(settings, context, recorder) for make in OBSERVERS), *points)
+            recorder.observers = (*(make(settings, context, recorder) for make in observers), *points)
             stack.enter_context(observed(context.strategy, recorder.consumption, recorder.observers, arguments))
         else:
             recorder.note(NoteKind.BATCHES, "the batches of the replicas were not observed")

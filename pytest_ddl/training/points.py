@@ -38,4 +38,4 @@ class PointPlan(Protocol):
         """True if an exception of the run may not be the program's own."""
 
     def observer(self, settings: Any, context: RankContext, recorder: Any) -> Any:
-        """Return the :class:`~pytest_ddl.training.observers.base.Observer` that sets ``recorder.points``."""
+        """Return the :class:`~pytest_ddl.training.observer.Observer` that sets ``recorder.points``."""

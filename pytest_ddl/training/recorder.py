@@ -29,7 +29,7 @@ from pytest_ddl.training.creations import Creation, Creations
 from pytest_ddl.training.data import move_by_ulp
 from pytest_ddl.training.lines import FIT, LOSS, TRAIN, VALUE, Lines
 from pytest_ddl.training.listener import StepListener
-from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.points import PointListener
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.watching import Watched, Watcher

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.equivalence.diagnosis.limitations import known_limitation
-from pytest_ddl.equivalence.report import DivergenceError, Report
+from pytest_ddl.equivalence.verdict.report import DivergenceError, Report
 from pytest_ddl.trying.found import FACT, OWN_ERRORS, explained, failed_cells, text_of, text_of_cell
 from pytest_ddl.trying.program import TriedScript
 from pytest_ddl.trying.strategies import Meaning

@@ -14,7 +14,7 @@ import pytest
 from pytest_ddl import Sweep, cli
 from pytest_ddl.checking import command, faults_command
 from pytest_ddl.config import given_options
-from pytest_ddl.equivalence.question import ArgumentError
+from pytest_ddl.equivalence.runs.question import ArgumentError
 from pytest_ddl.faults.api import injection_of
 from pytest_ddl.faults.rank.fault import FaultError
 from pytest_ddl.strategies.registry import StrategyRegistry

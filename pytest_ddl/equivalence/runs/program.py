@@ -30,7 +30,7 @@ from pytest_ddl.training import collective_log, write_log
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
-    from pytest_ddl.equivalence.question import Question
+    from pytest_ddl.equivalence.runs.question import Question
     from pytest_ddl.harness import Harness
     from pytest_ddl.strategies.spec import StrategySpec
 

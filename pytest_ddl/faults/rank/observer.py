@@ -21,8 +21,8 @@ from pytest_ddl.records import Array, VariableKind
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import lineage, python_writes
 from pytest_ddl.training.callback_ops import add_callback
+from pytest_ddl.training.observer import Observer, Recording
 from pytest_ddl.training.observers import saving
-from pytest_ddl.training.observers.base import Observer, Recording
 from pytest_ddl.training.settings import RunSettings
 
 

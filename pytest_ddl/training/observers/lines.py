@@ -11,7 +11,7 @@ from typing import Any
 from pytest_ddl.training import frames
 from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.lines import DATA
-from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.replacing import Replacements
 
 _DISTRIBUTING = ("experimental_distribute_dataset", "distribute_datasets_from_function")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.observers.assignments import Assignments
 from pytest_ddl.training.observers.attributes import Attributes
-from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.observers.casts import Casts
 from pytest_ddl.training.observers.checkpoints import CheckpointObserver
 from pytest_ddl.training.observers.collectives import CollectiveObserver

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.replacing import Replacements
 
 
