@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.advice.gains import Gain, noise_of, resampled, step_time
-from pytest_ddl.bench.advice.turns import Contender, Measured, take_turns
+from pytest_ddl.bench.advice.facts.gains import Gain, noise_of, resampled, step_time
+from pytest_ddl.bench.advice.facts.measured import Contender, Measured
+from pytest_ddl.bench.advice.turns import take_turns
 from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.metrics.estimates import estimate
 from pytest_ddl.bench.metrics.registry import NoNumberError

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.advice.gains import Gain, step_time
-from pytest_ddl.bench.advice.turns import Contender, take_turns
+from pytest_ddl.bench.advice.facts.gains import Gain, step_time
+from pytest_ddl.bench.advice.facts.measured import Contender
+from pytest_ddl.bench.advice.turns import take_turns
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.metrics.estimates import interval
 from pytest_ddl.bench.records import BenchSpec

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pytest_ddl.bench.advice.evidence import Evidence, MissingError
-from pytest_ddl.bench.advice.gains import Gain
+from pytest_ddl.bench.advice.facts.evidence import Evidence, MissingError
+from pytest_ddl.bench.advice.facts.gains import Gain
 from pytest_ddl.bench.advice.rules import RULES, Found, Rule
 
 ROUNDS = 6

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.advice.evidence import Evidence
-from pytest_ddl.bench.advice.gains import from_share
+from pytest_ddl.bench.advice.facts.evidence import Evidence
+from pytest_ddl.bench.advice.facts.gains import from_share
 from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.metrics.estimates import estimate
 from pytest_ddl.bench.metrics.of_pair import UNSCALED

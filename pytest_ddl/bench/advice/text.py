@@ -10,8 +10,8 @@ from typing import Any
 from pytest_ddl.bench.advice.choosing import Choice
 from pytest_ddl.bench.advice.confirming import Confirmation
 from pytest_ddl.bench.advice.deciding import Advice, Decision, limit_of, limits
-from pytest_ddl.bench.advice.evidence import Evidence
-from pytest_ddl.bench.advice.gains import Gain
+from pytest_ddl.bench.advice.facts.evidence import Evidence
+from pytest_ddl.bench.advice.facts.gains import Gain
 from pytest_ddl.bench.advice.rules import RULES
 
 WIDTH = 100

@@ -11,20 +11,21 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_ddl.bench.advice.changed import Changed, Notes, read_notes
-from pytest_ddl.bench.advice.gains import gain_of
-from pytest_ddl.bench.advice.knobs import KNOBS
+from pytest_ddl.bench.advice.facts.changed import Changed, read_notes
+from pytest_ddl.bench.advice.facts.gains import gain_of
+from pytest_ddl.bench.advice.facts.knobs import KNOBS
+from pytest_ddl.bench.advice.facts.measured import Contender, Measured
 from pytest_ddl.bench.gate.lockstep import calibrate
 from pytest_ddl.bench.launching.answers import PARTING, BenchError
 from pytest_ddl.bench.launching.launch import launch
 from pytest_ddl.bench.launching.pacing import LATE_TRACES, RESUME_EVERY, Lane, Pacer, PacingError
-from pytest_ddl.bench.records import BenchSpec, Launch
+from pytest_ddl.bench.records import Launch
 
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
@@ -44,40 +45,6 @@ A pipeline fills its buffers while others have their turn: with one step before 
 """
 MOST_TURN_SECONDS = 0.25
 """Seconds above which a turn gets fewer steps than that."""
-
-
-@dataclass(frozen=True)
-class Contender:
-    """One launch that takes turns with others: a training function with a knob under a variant of a strategy."""
-
-    id: str
-    train: Callable[[Any], Any] = field(repr=False)
-    variant: str
-    bench: BenchSpec
-    knob: str = "base"
-
-
-@dataclass
-class Measured:
-    """Measurement of one launch, which took turns with others."""
-
-    contender: Contender
-    launch: Launch
-    notes: tuple[Notes, ...]
-    turns: list[tuple[float, ...]] = field(default_factory=list)
-    """Seconds of a counted step of each rank, one tuple for each group of turns; the mean of its two turns."""
-
-    @property
-    def work(self) -> float:
-        """Steps of the program, at its own batch size, that one counted step does."""
-        knob = KNOBS[self.contender.knob]
-        in_steps = any(notes.loops == "steps" for notes in self.notes)
-        return float(knob.batch * (knob.calls if in_steps else 1))
-
-    @property
-    def steps(self) -> list[float]:
-        """Seconds of the slowest rank for the work of one step of the program without a knob, by group."""
-        return [max(turn) / self.work for turn in self.turns]
 
 
 @contextmanager

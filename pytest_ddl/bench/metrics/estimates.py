@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pytest_ddl.bench.metrics.of_pair import UNSCALED
 from pytest_ddl.bench.metrics.registry import (
@@ -21,11 +21,25 @@ from pytest_ddl.bench.metrics.registry import (
     metric_named,
     statistics_package,
 )
-
-if TYPE_CHECKING:
-    from pytest_ddl.bench.matrix import Matrix
+from pytest_ddl.bench.records import Launch
 
 LEVEL = 0.95
+
+
+class Launches(Protocol):
+    """Launches of several variants, for example :class:`~pytest_ddl.bench.matrix.Matrix`."""
+
+    @property
+    def launches(self) -> Sequence[Launch]: ...
+
+    @property
+    def variants(self) -> Sequence[str]: ...
+
+    def of(self, variant: str) -> Sequence[Launch]:
+        """Return the launches of a variant.
+
+        :raises KeyError: if there are none.
+        """
 
 
 @dataclass(frozen=True)
@@ -64,7 +78,9 @@ class Estimate:
         return "; ".join(filter(None, (text, self.no_interval, self.note)))
 
 
-def estimate(name: str, matrix: Matrix, variant: str, *, baseline: str | None = None, level: float = LEVEL) -> Estimate:
+def estimate(
+    name: str, matrix: Launches, variant: str, *, baseline: str | None = None, level: float = LEVEL
+) -> Estimate:
     """Estimate a metric of one variant of a matrix.
 
     :param name: metric with scope ``launch`` or ``pair``; see ``METRICS``.
@@ -137,7 +153,7 @@ def _scale(samples: list[float], ratio_scale: bool) -> tuple[Callable[[float], f
     return float, samples
 
 
-def baseline_of(matrix: Matrix) -> str:
+def baseline_of(matrix: Launches) -> str:
     """Return the variant that others are compared with: ``one_device``, else the first one on one replica.
 
     :raises NoNumberError: if no such variant was measured.
@@ -150,7 +166,7 @@ def baseline_of(matrix: Matrix) -> str:
     raise NoNumberError("no variant on one replica was measured: add one_device to the variants")
 
 
-def _shared_cores(matrix: Matrix, variant: str, baseline: str) -> str:
+def _shared_cores(matrix: Launches, variant: str, baseline: str) -> str:
     """Return a note if replicas were not pinned, because one replica on a CPU then uses all cores."""
     if variant == baseline:
         return ""

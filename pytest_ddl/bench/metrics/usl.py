@@ -6,13 +6,10 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pytest_ddl.bench.metrics.estimates import LEVEL, estimate
+from pytest_ddl.bench.metrics.estimates import LEVEL, Launches, estimate
 from pytest_ddl.bench.metrics.registry import NoNumberError, metric, statistics_package
-
-if TYPE_CHECKING:
-    from pytest_ddl.bench.matrix import Matrix
 
 FEWEST_SIZES = 6
 """Fewest sizes for a fit; with fewer, three parameters follow the noise (Gunther 2007: half a dozen data points)."""
@@ -131,7 +128,7 @@ def fit_usl(replicas: Sequence[int], throughputs: Sequence[float], *, level: flo
     return UslFit(parameters[0], parameters[1], parameters[2], tuple(sizes), level, residual)
 
 
-def usl_of(matrix: Matrix, strategy: str = "mirrored", *, level: float = LEVEL) -> UslFit:
+def usl_of(matrix: Launches, strategy: str = "mirrored", *, level: float = LEVEL) -> UslFit:
     """Fit the law to a strategy's variants in a matrix: the mean throughput of each number of replicas.
 
     The throughput of one replica is that of the strategy's own variant with one replica, else of ``one_device``.

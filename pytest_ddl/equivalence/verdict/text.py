@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.causes.cause import Fix
-from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Symptom
+from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome, Symptom
+from pytest_ddl.equivalence.known.behavior import KnownBehavior
 from pytest_ddl.equivalence.known.catalogue import KNOWN
-from pytest_ddl.hints import Hint
-
-if TYPE_CHECKING:
-    from pytest_ddl.equivalence.verdict.report import Report
+from pytest_ddl.equivalence.ledger import Ledger
+from pytest_ddl.hints import FrontEnd, Hint
+from pytest_ddl.notes import Note
+from pytest_ddl.records import TrainingRecord
 
 WIDTH = 100
 HEADLINE = 200
@@ -29,7 +30,62 @@ _LABELS = {
 }
 
 
-def render_report(report: Report) -> str:
+class Rendered(Protocol):
+    """What a text shows of a :class:`~pytest_ddl.equivalence.verdict.report.Report`."""
+
+    @property
+    def strategy(self) -> str: ...
+
+    @property
+    def verdict(self) -> str: ...
+
+    @property
+    def results(self) -> Sequence[CheckResult]: ...
+
+    @property
+    def findings(self) -> Sequence[Finding]: ...
+
+    @property
+    def distributed(self) -> TrainingRecord | None: ...
+
+    @property
+    def expected(self) -> Sequence[tuple[Finding, str]]: ...
+
+    @property
+    def expected_end(self) -> str | None: ...
+
+    @property
+    def expectations(self) -> Mapping[str, str]: ...
+
+    @property
+    def unused_expectations(self) -> Mapping[str, str]: ...
+
+    @property
+    def excused(self) -> Sequence[Finding]: ...
+
+    @property
+    def approximations(self) -> Sequence[Finding]: ...
+
+    @property
+    def known(self) -> Sequence[Finding]: ...
+
+    @property
+    def known_behaviors(self) -> Sequence[KnownBehavior]: ...
+
+    @property
+    def doubts(self) -> Sequence[Doubt]: ...
+
+    @property
+    def notes(self) -> Sequence[Note]: ...
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+    @property
+    def front_end(self) -> FrontEnd: ...
+
+
+def render_report(report: Rendered) -> str:
     """Return the report for a terminal; its first line can be understood without the rest."""
     lines = [headline(report)]
     for position, finding in enumerate(report.findings):
@@ -58,7 +114,7 @@ def render_report(report: Report) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def headline(report: Report) -> str:
+def headline(report: Rendered) -> str:
     """Return one line that sums up the verdict. A failure starts with its cause, as narrow terminals cut the line."""
     if report.findings:
         return _shortened(_failure(report.strategy, report.findings[0]))
@@ -82,7 +138,7 @@ def headline(report: Report) -> str:
     return _shortened(f"{report.strategy} is inconclusive: {reason}")
 
 
-def _agreement(report: Report) -> str:
+def _agreement(report: Rendered) -> str:
     """Return what a pass means: after concurrent steps, no weight is compared with one device."""
     ranks = report.distributed.ranks if report.distributed else ()
     return "applies its updates" if any(rank.asynchronous for rank in ranks) else "matches one device"
@@ -145,11 +201,11 @@ def _in_full(finding: Finding) -> Iterator[str]:
         yield from _indented(finding.details)
 
 
-def _strict(report: Report) -> str:
+def _strict(report: Rendered) -> str:
     return f"fails with {report.front_end.words(Hint.STRICT)}"
 
 
-def _of_framework(finding: Finding, report: Report) -> Iterator[str]:
+def _of_framework(finding: Finding, report: Rendered) -> Iterator[str]:
     """Yield the lines about a known behavior of a framework, and how to declare or avoid it."""
     behavior = KNOWN[finding.known or ""]
     yield from _wrapped(f"known behavior: {_place(finding)}{behavior.id}: {behavior.explanation}; {_strict(report)}")
@@ -158,7 +214,7 @@ def _of_framework(finding: Finding, report: Report) -> Iterator[str]:
     yield from _accepting("    to accept:", finding.cause, report, behavior.id)
 
 
-def _declaration(finding: Finding, report: Report) -> Iterator[str]:
+def _declaration(finding: Finding, report: Rendered) -> Iterator[str]:
     """Yield what a failure shows if its cause is one that a user may want to declare."""
     behavior = KNOWN.get(finding.known or "")
     if behavior is not None:
@@ -170,7 +226,7 @@ def _declaration(finding: Finding, report: Report) -> Iterator[str]:
         yield from _accepting("  to accept:  ", _key(finding, report), report, "the reason")
 
 
-def _key(finding: Finding, report: Report) -> str | None:
+def _key(finding: Finding, report: Rendered) -> str | None:
     """Return the key of ``expect=`` for a finding. It names the variable if the cause is declared for another thing."""
     if finding.cause not in report.expectations or finding.variable is None or not finding.owner:
         return finding.cause
@@ -178,14 +234,14 @@ def _key(finding: Finding, report: Report) -> str | None:
     return f"{finding.cause}[{name or finding.variable}]"
 
 
-def _accepting(label: str, cause: str | None, report: Report, reason: str) -> Iterator[str]:
+def _accepting(label: str, cause: str | None, report: Rendered, reason: str) -> Iterator[str]:
     """Yield what declares a cause for one strategy, in one line to paste into a test or a command."""
     name = report.strategy.partition("[")[0]
     if line := report.front_end.words(Hint.ACCEPT, name, cause, reason):
         yield f"{label} {line}"
 
 
-def _ended(report: Report) -> bool:
+def _ended(report: Rendered) -> bool:
     return any(finding.symptom in (Symptom.CRASH.value, Symptom.HANG.value) for finding in report.known)
 
 
@@ -221,7 +277,7 @@ def _cause(finding: Finding) -> str:
     return finding.cause or "cause not known"
 
 
-def _table(report: Report) -> Iterator[str]:
+def _table(report: Rendered) -> Iterator[str]:
     idle = [result for result in report.results if result.outcome is Outcome.NOT_APPLICABLE]
     unable: dict[str, list[str]] = {}
     for result in report.results:
@@ -244,14 +300,14 @@ def _table(report: Report) -> Iterator[str]:
         yield from _wrapped(f"not applicable: {', '.join(named)}")
 
 
-def _label(result: CheckResult, report: Report) -> str:
+def _label(result: CheckResult, report: Rendered) -> str:
     """Return the label of a check. A FAIL is "tolerated" if the report tolerates its findings or their cause."""
     if result.outcome is Outcome.FAIL and not report.findings and report.excused:
         return "tolerated"
     return _LABELS[result.outcome]
 
 
-def _first_cause(result: CheckResult, report: Report) -> str:
+def _first_cause(result: CheckResult, report: Rendered) -> str:
     """Return the cause of a check's first finding, with its message unless the report shows the message elsewhere."""
     first = result.findings[0]
     shown = {(finding.check, finding.message) for finding in (*report.findings, *report.approximations, *report.known)}

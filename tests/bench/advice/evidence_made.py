@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_ddl.bench import Counters, Launch, RankTiming
-from pytest_ddl.bench.advice.changed import Notes
-from pytest_ddl.bench.advice.evidence import Evidence
-from pytest_ddl.bench.advice.gains import Gain
-from pytest_ddl.bench.advice.turns import Contender, Measured
+from pytest_ddl.bench.advice.facts.changed import Notes
+from pytest_ddl.bench.advice.facts.evidence import Evidence
+from pytest_ddl.bench.advice.facts.gains import Gain
+from pytest_ddl.bench.advice.facts.measured import Contender, Measured
 from pytest_ddl.bench.records import BenchSpec
 from tests.bench.made import launch
 

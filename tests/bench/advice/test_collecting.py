@@ -11,8 +11,8 @@ import pytest
 
 from pytest_ddl.bench.advice import collecting
 from pytest_ddl.bench.advice.collecting import Collector
-from pytest_ddl.bench.advice.evidence import Evidence, MissingError
-from pytest_ddl.bench.advice.turns import Contender, Measured
+from pytest_ddl.bench.advice.facts.evidence import Evidence, MissingError
+from pytest_ddl.bench.advice.facts.measured import Contender, Measured
 from pytest_ddl.bench.records import BenchSpec
 from tests.bench.advice.evidence_made import of_ranks
 

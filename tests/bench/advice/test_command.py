@@ -12,7 +12,7 @@ import pytest
 from pytest_ddl import cli
 from pytest_ddl.bench.advice import command, confirming
 from pytest_ddl.bench.advice.confirming import Confirmation
-from pytest_ddl.bench.advice.gains import Gain
+from pytest_ddl.bench.advice.facts.gains import Gain
 from pytest_ddl.bench.advice.program import Program
 from pytest_ddl.bench.advice.reading import EvaluationError, evidence_of, read
 from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, WRONG

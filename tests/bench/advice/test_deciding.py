@@ -11,8 +11,8 @@ import pytest
 from pytest_ddl.bench.advice.choosing import Choice, Rated, choose, from_matrix
 from pytest_ddl.bench.advice.confirming import Confirmation, Outcome
 from pytest_ddl.bench.advice.deciding import decide, limit_of, limits
-from pytest_ddl.bench.advice.evidence import Evidence, MissingError
-from pytest_ddl.bench.advice.gains import Gain, from_share, gain_of, noise_of, resampled
+from pytest_ddl.bench.advice.facts.evidence import Evidence, MissingError
+from pytest_ddl.bench.advice.facts.gains import Gain, from_share, gain_of, noise_of, resampled
 from pytest_ddl.bench.advice.text import Report
 from tests.bench.advice.evidence_made import SEVERAL, alone, evidence, gain, notes, of_ranks
 from tests.bench.made import matrix

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddl.bench import Counters
-from pytest_ddl.bench.advice.evidence import MissingError
-from pytest_ddl.bench.advice.knobs import KNOBS
+from pytest_ddl.bench.advice.facts.evidence import MissingError
+from pytest_ddl.bench.advice.facts.knobs import KNOBS
 from pytest_ddl.bench.advice.rules import LIMITS, RULES
 from pytest_ddl.bench.advice.rules.registry import rule
 from tests.bench.advice.evidence_made import GRADIENTS, SEVERAL, alone, evidence, notes, of_ranks, times

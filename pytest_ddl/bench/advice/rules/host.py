@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_ddl.bench.advice.evidence import Evidence
-from pytest_ddl.bench.advice.knobs import EVERY, LOOP
+from pytest_ddl.bench.advice.facts.evidence import Evidence
+from pytest_ddl.bench.advice.facts.knobs import EVERY, LOOP
 from pytest_ddl.bench.advice.rules.registry import Found, rule
 
 LIMIT = "Python and host"

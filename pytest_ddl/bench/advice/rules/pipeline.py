@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_ddl.bench.advice.evidence import Evidence
-from pytest_ddl.bench.advice.gains import Gain
+from pytest_ddl.bench.advice.facts.evidence import Evidence
+from pytest_ddl.bench.advice.facts.gains import Gain
 from pytest_ddl.bench.advice.rules.registry import Found, rule
 
 _GUIDE = "https://www.tensorflow.org/guide/data_performance"

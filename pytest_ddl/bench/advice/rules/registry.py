@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pytest_ddl.bench.advice.evidence import Evidence
-from pytest_ddl.bench.advice.gains import Gain
+from pytest_ddl.bench.advice.facts.evidence import Evidence
+from pytest_ddl.bench.advice.facts.gains import Gain
 
 LIMITS = ("input", "communication", "stragglers", "memory", "Python and host", "tracing", "compute")
 """Parts of a program that can limit its steps."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddl.bench.advice.evidence import Evidence, MissingError
+from pytest_ddl.bench.advice.facts.evidence import Evidence, MissingError
 from pytest_ddl.bench.advice.rules.registry import Found, rule
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pytest_ddl.bench.advice.changed import Notes
-from pytest_ddl.bench.advice.gains import Gain, Times, from_share, noise_of, resampled, step_time
-from pytest_ddl.bench.advice.turns import Measured
+from pytest_ddl.bench.advice.facts.changed import Notes
+from pytest_ddl.bench.advice.facts.gains import Gain, Times, from_share, noise_of, resampled, step_time
+from pytest_ddl.bench.advice.facts.measured import Measured
 from pytest_ddl.bench.records import Counters, Launch
 
 PARTS = 10

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.advice.knobs import KNOBS, Knob
+from pytest_ddl.bench.advice.facts.knobs import KNOBS, Knob
 from pytest_ddl.records import VariableKind
 from pytest_ddl.training import adapter
 from pytest_ddl.training.replacing import Replacements, named_like
