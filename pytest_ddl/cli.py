@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
-from pytest_ddl.bench.outcome import FAILED
+from pytest_ddl.bench.outcome import FAILED, USAGE
 
 
 @dataclass(frozen=True)
@@ -31,44 +31,42 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "check",
         "Compare a training function under every strategy with one device, without a test file.",
-        "pytest_ddl.checking.command",
+        "pytest_ddl.commands.check",
         passes_on=True,
     ),
     Command(
         "faults",
         "Kill a training function at any point, start it again, and say what was lost.",
-        "pytest_ddl.checking.faults_command",
+        "pytest_ddl.commands.faults",
         passes_on=True,
     ),
     Command(
         "try",
         "Run an unmodified training script under each strategy, and compare it with one device.",
-        "pytest_ddl.trying.command",
+        "pytest_ddl.commands.try_script",
     ),
-    Command("doctor", "Say whether this machine can run distributed TensorFlow tests.", "pytest_ddl.doctor.command"),
-    Command("gate", "Check whether HEAD is slower than BASE, for example in CI.", "pytest_ddl.bench.gate.command"),
-    Command("asv", "Track a training function over commits with asv.", "pytest_ddl.bench.asv.command"),
-    Command("history", "Publish the performance history as one page.", "pytest_ddl.bench.history.command"),
-    Command("warm", "Import TensorFlow once for later runs of pytest --ddl-warm.", "pytest_ddl.warm_command"),
+    Command("doctor", "Say whether this machine can run distributed TensorFlow tests.", "pytest_ddl.commands.doctor"),
+    Command("gate", "Check whether HEAD is slower than BASE, for example in CI.", "pytest_ddl.commands.gate"),
+    Command("asv", "Track a training function over commits with asv.", "pytest_ddl.commands.asv"),
+    Command("history", "Publish the performance history as one page.", "pytest_ddl.commands.history"),
+    Command("warm", "Import TensorFlow once for later runs of pytest --ddl-warm.", "pytest_ddl.commands.warm"),
     Command(
         "forecast",
         "Forecast throughput on more replicas, with intervals, and keep the score.",
-        "pytest_ddl.bench.forecasting.command",
+        "pytest_ddl.commands.forecast",
     ),
     Command(
         "evaluate",
         "Compare strategies and numbers of replicas: accuracy, time to a target, scaling, cost and correctness.",
-        "pytest_ddl.bench.evaluating.command",
+        "pytest_ddl.commands.evaluate",
     ),
     Command(
         "experiment",
         "Say how to run the studies beside published results.",
-        "pytest_ddl.bench.experiment",
+        "pytest_ddl.commands.experiment",
         passes_on=True,
     ),
-    Command(
-        "advise", "Say which strategy to use, what limits it and what to change.", "pytest_ddl.bench.advice.command"
-    ),
+    Command("advise", "Say which strategy to use, what limits it and what to change.", "pytest_ddl.commands.advise"),
 )
 """All subcommands. To add one, write its module and add an entry here."""
 
@@ -91,6 +89,13 @@ def versions() -> str:
     )
 
 
+class _Parser(argparse.ArgumentParser):
+    """Parser that reports a usage error in one line. The usage of a command is longer than a screen."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
 class _ShowVersions(argparse.Action):
     """Like ``version`` of argparse, but looks for the versions only if they are asked for."""
 
@@ -108,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     All subcommands share the exit statuses of :mod:`pytest_ddl.bench.outcome`.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="pytest-ddl", description="Check whether distributed training is correct, and measure its performance."
     )
     parser.add_argument(
@@ -132,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if passes_on:
         options.rest = rest
     elif rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        subparsers.choices[given[0]].error(f"unrecognized arguments: {' '.join(rest)}")
     status: int = options.main(options)
     return status
 

@@ -98,8 +98,8 @@ class _Sentences:
 
 FOREIGN = {
     "bench/evaluating/records.py": "a failure of a rank ends with the traceback of Python",
-    "bench/advice/command.py": "an argument of BenchSpec is shown as the option of the command",
-    "doctor/command.py": "the options of this command have no prefix",
+    "commands/advise.py": "an argument of BenchSpec is shown as the option of the command",
+    "commands/doctor.py": "the options of this command have no prefix",
     "doctor/connections.py": "the error of a lease has its fix after a semicolon",
     "equivalence/checks/liveness.py": "texts of exceptions of TensorFlow",
     "equivalence/checks/run.py": "texts of exceptions of TensorFlow",

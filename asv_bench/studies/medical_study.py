@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_ddl.bench.evaluating import command
+from pytest_ddl.commands import evaluate as command
 
 MODELS = {
     "mlp": "asv_bench.studies.medical:train_mlp",
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Evaluate the model, and return the exit status of ``pytest-ddl evaluate``."""
-    given = [MODELS[options.model], f"--output={options.output}", f"--strategies={options.strategies}"]
+    given = [MODELS[options.model], f"--output={options.output}", f"--strategy={options.strategies}"]
     given += [*(QUICK if options.quick else ()), *(["--restart"] if options.restart else ())]
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)

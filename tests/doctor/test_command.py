@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.cli import main
-from pytest_ddl.doctor import command, examination, imported
+from pytest_ddl.commands import doctor as command
+from pytest_ddl.doctor import examination, imported
 from pytest_ddl.doctor.examination import Answer, examine
 from pytest_ddl.doctor.findings import Finding, Status, ok, problem, warning
 from pytest_ddl.doctor.registry import PROBES, Probe

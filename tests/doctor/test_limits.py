@@ -17,7 +17,7 @@ from tests.doctor.child import findings
 
 GIB = 2**30
 _LIMIT = "import resource; resource.setrlimit(resource.{name}, ({number}, {number}))"
-_NOBODY = "import os, pytest_ddl.doctor.command; os.getuid() or (os.setgid(65534), os.setuid(65534))\n"
+_NOBODY = "import os, pytest_ddl.commands.doctor; os.getuid() or (os.setgid(65534), os.setuid(65534))\n"
 
 
 @pytest.fixture

@@ -12,19 +12,18 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl import Sweep, cli
-from pytest_ddl.checking import command, faults_command
+from pytest_ddl.commands import check, faults, try_script
 from pytest_ddl.config import given_options
 from pytest_ddl.equivalence.runs.question import ArgumentError
 from pytest_ddl.faults.api import injection_of
 from pytest_ddl.faults.rank.fault import FaultError
 from pytest_ddl.strategies.registry import StrategyRegistry
-from pytest_ddl.trying import command as trying
 
 TARGET = f"{Path(__file__).parents[1] / 'faults' / 'recovery_programs.py'}:checkpointed"
 COMMANDS = {
-    "check": (command, [TARGET]),
-    "faults": (faults_command, [TARGET, "--every-point"]),
-    "try": (trying, [__file__]),
+    "check": (check, [TARGET]),
+    "faults": (faults, [TARGET, "--every-point"]),
+    "try": (try_script, [__file__]),
 }
 
 

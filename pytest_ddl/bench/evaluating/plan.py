@@ -93,7 +93,7 @@ def cells_of(harness: Harness, strategies: str, replicas: Sequence[int], plan: P
             sizes: Sequence[int] = replicas if "[" not in text else [_size(registry, text)]
             found += [_cell(harness, text, size, plan) for size in sizes if not text.startswith(REFERENCE)]
     except UnknownStrategyError as error:
-        raise UsageError(f"--strategies={strategies}: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"--strategy={strategies}: {str(error).splitlines()[0]}") from None
     # A strategy that has one size, or cannot run in any, is one row.
     rows: dict[str, Cell] = {}
     for cell in found:

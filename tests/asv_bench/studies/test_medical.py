@@ -11,7 +11,7 @@ import pytest
 from asv_bench.studies import images, medical
 from asv_bench.studies.__main__ import main
 from asv_bench.studies.medical_study import MODELS, QUICK
-from pytest_ddl.bench.evaluating import command
+from pytest_ddl.commands import evaluate as command
 
 pytest.importorskip("sklearn")
 
@@ -28,7 +28,7 @@ def test_the_study_is_an_evaluation_of_its_model(model: str, monkeypatch: pytest
     options = [f"--model={model}", "--strategies=mirrored", "--output=here", "--quick"]
     assert main(["medical", *options]) == 7
     (found,) = given
-    assert (found.target, found.strategies, found.output) == (MODELS[model], "mirrored", "here")
+    assert (found.target, found.strategy, found.output) == (MODELS[model], "mirrored", "here")
     assert (found.replicas, found.seeds, found.restart) == ("1,2", 3, False)
     assert len(QUICK) == 5
 

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from pytest_ddl import cli
-from pytest_ddl.bench.advice import command, confirming
+from pytest_ddl.bench.advice import confirming
 from pytest_ddl.bench.advice.confirming import Confirmation
 from pytest_ddl.bench.advice.facts.gains import Gain
 from pytest_ddl.bench.advice.program import Program
 from pytest_ddl.bench.advice.reading import EvaluationError, evidence_of, read
 from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, WRONG
+from pytest_ddl.commands import advise as command
 from tests.bench.advice.evidence_made import evidence
 from tests.bench.made import matrix
 
@@ -59,10 +60,10 @@ def options(*given: str) -> argparse.Namespace:
         (["own_train:train", "--batch-per-replica=4", "--global-batch-size=4"], "give one of them"),
         (["own_train:train", "--launches", "1"], "--launches=1: an interval needs at least 2; 0 measures nothing"),
         (["own_train:train", "--timeout", "-1"], "timeout=-1.0 must be a positive number of seconds"),
-        (["own_train:train", "--strategies", "miror"], "--strategies=miror: "),
-        (["own_train:train", "--strategies", "parameter_server"], "its workers do not step together"),
-        (["own_train:train", "--strategies", ","], "--strategies=,: give at least one strategy"),
-        (["own_train:train", "--json", "absent/x.json"], "--json=absent/x.json: it must be a file in a folder"),
+        (["own_train:train", "--strategy", "miror"], "--strategy=miror: "),
+        (["own_train:train", "--strategy", "parameter_server"], "its workers do not step together"),
+        (["own_train:train", "--strategy", ","], "--strategy=,: give at least one strategy"),
+        (["own_train:train", "--json", "absent/x.json"], "--json=absent/x.json: there is no folder"),
     ],
 )
 def test_a_wrong_option_is_told_in_one_line(
@@ -154,7 +155,7 @@ def test_the_status_says_whether_the_first_advice_held(
         return Confirmation(knob, measured, (1.0, 1.0), expected)
 
     monkeypatch.setattr(command, "confirm", confirm)
-    assert command.main(options("own_train:train", "--strategies", "multi_worker_mirrored")) == status
+    assert command.main(options("own_train:train", "--strategy", "multi_worker_mirrored")) == status
     assert words in " ".join(capsys.readouterr().out.split())
 
 

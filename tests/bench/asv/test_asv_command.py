@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.bench import machine
-from pytest_ddl.bench.asv import command as asv_command
-from pytest_ddl.bench.asv.command import AsvError, command, describe_machine, init
+from pytest_ddl.bench.asv import running as asv_command
+from pytest_ddl.bench.asv.running import AsvError, command, describe_machine, init
 from pytest_ddl.cli import main
+from pytest_ddl.commands import asv
 
 
 def git(folder: Path, *words: str) -> str:
@@ -41,7 +42,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def options(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    asv_command.add_arguments(parser)
+    asv.add_arguments(parser)
     return parser.parse_args(words)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench.asv.command import call
+from pytest_ddl.bench.asv.running import call
 
 _ASV = """
 import os, signal, subprocess, sys
@@ -29,7 +29,7 @@ def main():
 _COMMAND = """
 import os, sys
 from pathlib import Path
-from pytest_ddl.bench.asv.command import call
+from pytest_ddl.bench.asv.running import call
 from pytest_ddl.bench.outcome import interruptible
 
 with interruptible():

@@ -10,10 +10,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_ddl.bench.evaluating import command, store
+from pytest_ddl.bench.evaluating import store
 from pytest_ddl.bench.evaluating.records import Evaluation, Verdict
 from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
+from pytest_ddl.bench.outcome import INTERRUPTED
 from pytest_ddl.cluster.obstacles import LaunchError
+from pytest_ddl.commands import evaluate as command
 from pytest_ddl.strategies.base import Machine
 from tests.bench.evaluating.synthetic import TWO, evaluation
 
@@ -81,19 +83,19 @@ def test_hosts_that_cannot_be_used_are_told_in_one_line(
         (["own_training:answer"], "answer is int, not a function train(run)"),
         (["broken_training:train"], "broken_training.py cannot be imported: ModuleNotFoundError: No module named"),
         (
-            ["own_training:train", "--strategies=miror"],
-            "--strategies=miror: 'miror' is not a strategy (did you mean 'mirrored'?)",
+            ["own_training:train", "--strategy=miror"],
+            "--strategy=miror: 'miror' is not a strategy (did you mean 'mirrored'?)",
         ),
         (["own_training:train", "--replicas=1,x"], "--replicas=1,x must be whole numbers, at least 1"),
         (["own_training:train", "--replicas=0"], "--replicas=0 must be whole numbers, at least 1"),
         (["own_training:train", "--batch-sizes=8;16"], "--batch-sizes=8;16 must be whole numbers"),
-        (["own_training:train", "--batch=0"], "--batch=0 must be at least 1"),
+        (["own_training:train", "--batch-per-replica=0"], "--batch-per-replica=0 must be at least 1"),
         (["own_training:train", "--seeds=0"], "--seeds=0 must be at least 1"),
         (["own_training:train", "--launches=-1"], "--launches=-1 must be at least 1"),
         (["own_training:train", "--check-steps=0"], "--check-steps=0 must be at least 1"),
         (["own_training:train", "--timeout=0"], "--timeout=0 must be a positive number of seconds"),
         (["own_training:train", "--seconds=inf"], "--seconds=inf must be a positive number of seconds"),
-        (["own_training:train", "--target=nan"], "--target=nan must be a finite number"),
+        (["own_training:train", "--target-loss=nan"], "--target-loss=nan must be a finite number"),
         (["own_training:train", "--output=/proc/x"], "--output=/proc/x: nothing can be written in /proc"),
     ],
 )
@@ -121,7 +123,7 @@ def test_a_device_that_is_not_there_is_a_wrong_option(
 
 def test_shared_gpus_are_noted(folder: Path, ending: Ending, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command.Harness, "machine", Machine(gpus=2))
-    given = options("own_training:train", "--strategies=mirrored,parameter_server", "--replicas=2,4")
+    given = options("own_training:train", "--strategy=mirrored,parameter_server", "--replicas=2,4")
     given.device = "gpu"
     assert command.main(given) == command.OK
     (note,) = [text for text in ending.started_with[0].notes if "GPUs" in text]
@@ -178,7 +180,7 @@ def test_an_interrupted_evaluation_continues_and_says_so(
     kept = saved(folder, ending, complete=False)
     ending.result = KeyboardInterrupt()
     capsys.readouterr()
-    assert command.main(options("own_training:train")) == command.INTERRUPTED
+    assert command.main(options("own_training:train")) == INTERRUPTED
     told = capsys.readouterr().err
     assert "the evaluation in evaluation, started 2026-01-01 00:00 UTC, goes on" in told
     assert "interrupted: the same command continues in evaluation" in told

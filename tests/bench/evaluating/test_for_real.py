@@ -13,12 +13,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from pytest_ddl.bench import Matrix
-from pytest_ddl.bench.evaluating import command, store
+from pytest_ddl.bench.evaluating import store
 from pytest_ddl.bench.evaluating.records import Evaluation
+from pytest_ddl.bench.outcome import INTERRUPTED
+from pytest_ddl.commands import evaluate as command
 
 MIRRORED, WORKERS = "mirrored[replicas=2]", "parameter_server[workers=2,ps=1,processes=shared]"
 OPTIONS = (
-    "real_programs:averages_on_each_replica --replicas=2 --batch=8 --seeds=3 --launches=2 --seconds=0.05 --device=cpu "
+    "real_programs:averages_on_each_replica --replicas=2 --batch-per-replica=8 "
+    "--seeds=3 --launches=2 --seconds=0.05 --device=cpu "
     "--batch-sizes=8,16,32 --check-steps=16"
 )
 
@@ -28,7 +31,7 @@ def test_a_planted_bug_is_wrong_and_not_ranked(tmp_path: Path, capsys: pytest.Ca
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     folder = tmp_path / "out"
-    given = [*OPTIONS.split(), f"--strategies={MIRRORED},{WORKERS},tpu", f"--output={folder}"]
+    given = [*OPTIONS.split(), f"--strategy={MIRRORED},{WORKERS},tpu", f"--output={folder}"]
     save, saved = store.save, []
 
     def save_and_interrupt(evaluation: Evaluation, to: Path) -> None:
@@ -39,7 +42,7 @@ def test_a_planted_bug_is_wrong_and_not_ranked(tmp_path: Path, capsys: pytest.Ca
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "save", save_and_interrupt)
-        assert command.main(parser.parse_args(given)) == command.INTERRUPTED
+        assert command.main(parser.parse_args(given)) == INTERRUPTED
     capsys.readouterr()
     assert command.main(parser.parse_args(given)) == command.WRONG
     captured = capsys.readouterr()

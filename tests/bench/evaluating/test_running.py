@@ -285,7 +285,7 @@ def test_a_fixed_global_batch_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unknown_strategy_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"--strategies=miror: 'miror' is not a strategy \(did you mean 'mirrored'"):
+    with pytest.raises(UsageError, match=r"--strategy=miror: 'miror' is not a strategy \(did you mean 'mirrored'"):
         cells_of(harness(), "miror", (1,), plan())
 
 

@@ -122,7 +122,7 @@ def test_published_series_are_checked(capsys: pytest.CaptureFixture[str]) -> Non
     ("options", "words"),
     [
         (["--replicas=a"], "--replicas=a must be whole numbers"),
-        (["--replicas=0,2"], "--replicas=0,2: each number must be at least 1"),
+        (["--replicas=0,2"], "--replicas=0,2 must be whole numbers, at least 1"),
         (["--link=fast"], "--link: 'fast' must be a bandwidth"),
         (["--link-within=string"], "--link-within: 'string' must be a bandwidth"),
         (["--nodes=3"], "nodes=3 does not divide the 2 replicas"),
@@ -185,7 +185,7 @@ def test_a_training_function_is_measured_and_forecast(
 ) -> None:
     pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
-    options = ["--batch=8", "--launches=1", "--replicas=2,64"]
+    options = ["--batch-per-replica=8", "--launches=1", "--replicas=2,64"]
     status = main(["forecast", "asv_bench.studies.medical:train_mlp", *options])
     out, told = capsys.readouterr()
     text = " ".join(out.split())

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench.gate import GatePlan, GateResult, Verdict, command
+from pytest_ddl.bench.gate import GatePlan, GateResult, Verdict
 from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.worktrees import Version
 from pytest_ddl.bench.git import GitError
 from pytest_ddl.cli import main
+from pytest_ddl.commands import gate as command
 
 GATE = ["gate", "a", "b", "--target", "m:f"]
 VERSION = Version("main", "a" * 40, "t")
@@ -67,7 +68,7 @@ def test_a_file_that_cannot_be_written_is_told_before_measuring(
     assert run(monkeypatch, AssertionError("measured"), "--json", str(tmp_path)) == 2
     assert "cannot be written" in capsys.readouterr().err
     assert run(monkeypatch, AssertionError("measured"), "--json", str(tmp_path / "none" / "gate.json")) == 2
-    assert "there is no such folder" in capsys.readouterr().err
+    assert "there is no folder" in capsys.readouterr().err
 
 
 def test_a_closed_terminal_is_survived_under_nohup(monkeypatch: pytest.MonkeyPatch) -> None:

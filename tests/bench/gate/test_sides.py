@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench.gate import command
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.sides import MeasurementError, Running, Side, explained, provenance
 from pytest_ddl.bench.gate.target import Target
@@ -21,6 +20,7 @@ from pytest_ddl.bench.launching.pacing import Pacer, PacingError
 from pytest_ddl.bench.processes import Processes
 from pytest_ddl.bench.records import BenchSpec
 from pytest_ddl.cli import main
+from pytest_ddl.commands import gate as command
 from tests.bench.gate.made import launch
 
 SIDE = Side("HEAD", "c" * 40, Path("/v"), (Path("/v"),), Path("/u"), Path("/i"), Path("/i/pytest_ddl/__init__.py"))

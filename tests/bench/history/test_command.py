@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench.history import command
 from pytest_ddl.bench.history.confirm import Confirm
 from pytest_ddl.bench.history.detect import ChangeVerdict
 from pytest_ddl.bench.history.model import Series
 from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, WRONG
+from pytest_ddl.commands import history as command
 from pytest_ddl.github import annotation
 from tests.bench.history.synthetic import Bench, commit_hashes, noisy, repository, write_results
 

@@ -6,7 +6,8 @@ import argparse
 import platform
 import sys
 
-from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, failed
+from pytest_ddl.bench.outcome import OK, USAGE, WRONG, failed
+from pytest_ddl.commands.frame import conducted
 from pytest_ddl.doctor.examination import examine
 from pytest_ddl.doctor.findings import Status
 from pytest_ddl.doctor.registry import PROBES
@@ -17,6 +18,7 @@ exit status:
   0    no problem was found; there may be warnings
   1    a problem was found
   2    an option that does not exist, or a wrong value
+  4    the command itself failed
   130  interrupted
 """
 
@@ -36,14 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Run the probes, print what they found, and return the exit status."""
-    if options.launcher:
-        return _on_hosts(options)
+    return conducted("doctor", lambda: _on_hosts(options) if options.launcher else _here(options))
+
+
+def _here(options: argparse.Namespace) -> int:
     if options.hosts:
         return failed("doctor", f"--hosts={options.hosts} needs --launcher, for example --launcher=ssh", USAGE)
-    try:
-        answers = examine(probe for probe in PROBES if options.tensorflow or not probe.on_request)
-    except KeyboardInterrupt:
-        return failed("doctor", "interrupted", INTERRUPTED)
+    answers = examine(probe for probe in PROBES if options.tensorflow or not probe.on_request)
     sys.stdout.write(as_json(answers, platform.node()) if options.json else as_text(answers))
     sys.stdout.flush()
     return WRONG if count(answers, Status.PROBLEM) else OK
@@ -57,8 +58,6 @@ def _on_hosts(options: argparse.Namespace) -> int:
         return failed("doctor", "--tensorflow examines only this machine; leave out --launcher", USAGE)
     try:
         found = examine_hosts(options.launcher, options.hosts)
-    except KeyboardInterrupt:
-        return failed("doctor", "interrupted", INTERRUPTED)
     except ValueError as error:
         # The options of this command have no prefix.
         text = str(error).replace("--ddl-", "--")

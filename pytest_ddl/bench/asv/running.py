@@ -1,15 +1,4 @@
-"""``pytest-ddl asv``: set up asv for a training function, describe this machine, and measure a commit.
-
-You can do all of this with asv itself. This command avoids four problems that asv 0.6.6 does not report:
-
-* Results of an existing environment are not saved without ``--set-commit-hash``, and the exit status is 0.
-* The machine file does not describe GPUs.
-* The ``build_command`` stops at the first dependency.
-* Gains are listed as regressions.
-
-Exit status of ``init``: 2 if the training function does not exist. Exit status of ``run``: that of asv, which is 2 if a
-benchmark failed; 1 if asv cannot run or saved nothing; 130 if it was interrupted.
-"""
+"""Set up asv for a training function, describe this machine in asv's file, and run asv on a commit."""
 
 from __future__ import annotations
 
@@ -29,8 +18,8 @@ import pytest_ddl
 from pytest_ddl.bench.asv.suite import QUICK
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.git import GitError, git
-from pytest_ddl.bench.machine import load_note, machine_facts, machine_name
-from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, failed, interruptible
+from pytest_ddl.bench.machine import load_note, machine_facts
+from pytest_ddl.bench.outcome import INTERRUPTED
 from pytest_ddl.bench.processes import GRACE, Processes, die_with
 from pytest_ddl.bench.provenance import SourceTrees
 from pytest_ddl.definitions import lacks
@@ -64,7 +53,6 @@ from pytest_ddl.bench.asv import training_suite
 
 Gate, Dash = training_suite("{train}", ["one_device", "mirrored"], replicas=[1, 2], batch_per_replica=32)
 '''
-_MACHINE = "asv's name of this machine (default: %(default)s)"
 
 
 class AsvError(RuntimeError):
@@ -73,45 +61,6 @@ class AsvError(RuntimeError):
 
 class AsvTargetError(AsvError):
     """Error for a training function that does not exist or is not named as ``module:function``."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description = __doc__
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    init = actions.add_parser("init", help="write asv.conf.json and benchmarks/ for a training function")
-    init.add_argument("train", metavar="MODULE:FUNCTION", help="the training function train(run)")
-    machine = actions.add_parser("machine", help="write ~/.asv-machine.json, with GPUs and their driver")
-    machine.add_argument("--machine", metavar="NAME", default=machine_name(os.environ), help=_MACHINE)
-    run = actions.add_parser("run", help="measure the checked-out commit in this environment, and keep the result")
-    run.add_argument("--config", type=Path, metavar="FILE", help="asv's configuration (default: asv.conf.json)")
-    run.add_argument("--commit", default="HEAD", metavar="REV", help="the checked-out commit (default: %(default)s)")
-    run.add_argument("--python", default="same", metavar="PYTHON", help="interpreter that measures (default: this one)")
-    run.add_argument(
-        "--path", action="append", default=[], metavar="FOLDER", help="folder to import modules from (default: ., src)"
-    )
-    run.add_argument("--machine", metavar="NAME", default=machine_name(os.environ), help=_MACHINE)
-    run.add_argument(
-        "--bench", "-b", action="append", default=[], metavar="REGEX", help="run only the benchmarks that match"
-    )
-    run.add_argument("--quick", action="store_true", help="run everything briefly; keep no result")
-
-
-def main(options: argparse.Namespace) -> int:
-    try:
-        if options.action == "init":
-            written = init(options.train, Path())
-            sys.stdout.write(f"wrote {', '.join(map(str, written))}; commit them, then run: pytest-ddl asv run\n")
-            return OK
-        if options.action == "machine":
-            sys.stdout.write(json.dumps(describe_machine(options.machine), indent=1) + "\n")
-            return OK
-        with interruptible():
-            return run(options)
-    except (AsvError, GitError) as error:
-        return failed("asv", str(error), USAGE if isinstance(error, AsvTargetError) else WRONG)
-    except KeyboardInterrupt:
-        return failed("asv", "interrupted; nothing is left running", INTERRUPTED)
 
 
 def init(train: str, folder: Path) -> list[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
@@ -16,8 +15,9 @@ from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import GateResult
 from pytest_ddl.bench.gate.worktrees import GateUsageError, usage_errors
 from pytest_ddl.bench.git import GitError
-from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, USAGE, failed, interruptible
+from pytest_ddl.bench.outcome import FAILED, USAGE, UsageError
 from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.commands.frame import add_strategy, check_file, conducted, share, strategies_of, tell
 
 STATUSES = """\
 exit status:
@@ -53,8 +53,8 @@ def _add_measured(what: argparse._ArgumentGroup) -> None:
     add = what.add_argument
     target = "a training function, train(run), that both versions have; or path/to/file.py:function; repeatable"
     add("--target", dest="targets", action="append", required=True, metavar="MODULE:FUNCTION", help=target)
-    variant = "variant such as mirrored[replicas=2] to measure each target under; repeatable (default: one_device)"
-    add("--strategy", dest="strategies", action="append", metavar="VARIANT", help=variant)
+    variants = "comma-separated variants such as mirrored[replicas=2] to measure each target under; repeatable"
+    add_strategy(what, f"{variants} (default: one_device)")
     batch = what.add_mutually_exclusive_group()
     batch.add_argument("--batch-per-replica", type=int, metavar="N", help="examples per step on each replica")
     batch.add_argument("--global-batch-size", type=int, metavar="N", help="examples per step on all replicas together")
@@ -77,9 +77,9 @@ def _add_measured(what: argparse._ArgumentGroup) -> None:
 def _add_decision(how: argparse._ArgumentGroup) -> None:
     add = how.add_argument
     margin = "slowdown that is tolerated (default: 0.025, which is 2.5 %%)"
-    add("--margin", type=_share, metavar="SHARE", help=margin)
+    add("--margin", type=share, metavar="SHARE", help=margin)
     false_alarms = "probability of a false regression of one cell, over all looks (default: 0.01)"
-    add("--false-alarms", type=_share, metavar="P", help=false_alarms)
+    add("--false-alarms", type=share, metavar="P", help=false_alarms)
     launches = "maximum number of launches per cell (default: %(default)s)"
     add("--max-launches", dest="launches", type=int, metavar="N", help=launches)
     add("--budget", type=float, metavar="SECONDS", help="maximum time per cell (default: %(default)g)")
@@ -105,7 +105,7 @@ def plan_of(options: argparse.Namespace) -> GatePlan:
     :raises GateUsageError: if a value cannot be used; the message names it.
     """
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(options).items()}
-    given["strategies"] = given["strategies"] or GatePlan.strategies
+    given["strategies"] = _strategies(options.strategy)
     given["accept"] = dict(_accepted(text) for text in options.accept)
     with usage_errors():
         bench = BenchSpec(**_fields_of(BenchSpec, given))
@@ -118,27 +118,19 @@ def _fields_of(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
 
 def main(options: argparse.Namespace) -> int:
     """Run the gate, show the result, and return the exit status."""
+    return conducted(
+        "gate",
+        lambda: _run(options),
+        [((GateUsageError,), USAGE, ""), ((UsageError,), USAGE, ""), ((GitError,), FAILED, "could not measure: ")],
+        interrupted=lambda: "interrupted; there is no verdict",
+        unexpected="could not measure",
+    )
 
-    def tell(line: str) -> None:
-        if not options.quiet:
-            sys.stderr.write(line + "\n")
-            sys.stderr.flush()
 
-    try:
-        with interruptible():
-            plan = plan_of(options)
-            if options.json is not None:
-                _check_json(options.json)
-            return _show(run_gate(plan, tell), options)
-    except GateUsageError as error:
-        return failed("gate", str(error), USAGE)
-    except KeyboardInterrupt:
-        return failed("gate", "interrupted; there is no verdict", INTERRUPTED)
-    except GitError as error:
-        return failed("gate", f"could not measure: {error}", FAILED)
-    except Exception as error:
-        said = " ".join(str(error).split())
-        return failed("gate", f"could not measure: {type(error).__name__}: {said}", FAILED, error)
+def _run(options: argparse.Namespace) -> int:
+    plan = plan_of(options)
+    check_file("--json", options.json)
+    return _show(run_gate(plan, (lambda _line: None) if options.quiet else tell), options)
 
 
 def _show(result: GateResult, options: argparse.Namespace) -> int:
@@ -153,24 +145,12 @@ def _show(result: GateResult, options: argparse.Namespace) -> int:
     return result.exit_status
 
 
-def _check_json(path: Path) -> None:
-    """Check that the file can be written before minutes are spent on measuring."""
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise GateUsageError(f"--json={str(path)!r}: there is no such folder")
-    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise GateUsageError(f"--json={str(path)!r} cannot be written: give a file in a folder that you may write to")
-
-
-def _share(text: str) -> float:
-    """Parse a share such as ``0.025`` or ``2.5%``."""
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share, for example 0.025 or 2.5%") from None
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be between 0 and 1, for example 0.025 for 2.5 %")
-    return value
+def _strategies(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return GatePlan.strategies
+    if not strategies_of(text):
+        raise GateUsageError(f"--strategy={text!r} must name at least one strategy, for example mirrored[replicas=2]")
+    return tuple(strategies_of(text))
 
 
 def _accepted(text: str) -> tuple[str, str]:

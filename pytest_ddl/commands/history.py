@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,7 +20,8 @@ from pytest_ddl.bench.history.page import write_page
 from pytest_ddl.bench.history.read import NoResultsError, read_results
 from pytest_ddl.bench.history.report import Report, explain, github_annotations, step_summary, text_of
 from pytest_ddl.bench.metrics.registry import MissingPackageError
-from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, USAGE, failed, interruptible
+from pytest_ddl.bench.outcome import FAILED, USAGE, UsageError
+from pytest_ddl.commands.frame import check_file, conducted, tell
 from pytest_ddl.github import append_summary, is_github
 
 CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json", "benchmarks/asv.conf.json")
@@ -85,18 +85,14 @@ def main(options: argparse.Namespace, confirm: Confirm | None = None) -> int:
 
     :param confirm: function that re-runs a candidate; it is used instead of the gate.
     """
-    try:
-        # An interrupted re-run must still remove its processes and worktrees.
-        with interruptible():
-            return _run(options, confirm)
-    except (ConfigurationError, NoResultsError, GitError, MissingPackageError) as error:
-        return failed("history", str(error), USAGE)
-    except KeyboardInterrupt:
-        return failed("history", "interrupted", INTERRUPTED)
-    except OSError as error:
-        return failed("history", f"could not continue: {error}", FAILED)
-    except Exception as error:
-        return failed("history", f"failed: {type(error).__name__}: {error}", FAILED, error)
+    return conducted(
+        "history",
+        lambda: _run(options, confirm),
+        [
+            ((ConfigurationError, NoResultsError, GitError, MissingPackageError, UsageError), USAGE, ""),
+            ((OSError,), FAILED, "could not continue: "),
+        ],
+    )
 
 
 def _run(options: argparse.Namespace, confirm: Confirm | None) -> int:
@@ -107,7 +103,8 @@ def _run(options: argparse.Namespace, confirm: Confirm | None) -> int:
         _publish(places)
     log = read_log(places.repository, places.branch) if places.repository else None
     history = read_results(places.results, log, commit_url=places.commit_url, project=places.project)
-    check_outputs(places.html, options.json)
+    check_outputs(places.html)
+    check_file("--json", options.json)
     if confirm is not None:
         confirm = at_most(options.max_reruns, confirm)
     elif options.confirm:
@@ -174,9 +171,6 @@ def _gate(options: argparse.Namespace, places: Places) -> Confirm:
     if places.repository is None:
         raise ConfigurationError("--confirm needs to check out commits: give the repository by --repository")
 
-    def tell(text: str) -> None:
-        print(text, flush=True)  # noqa: T201
-
     try:
         return gate_confirmation(
             places.repository,
@@ -220,22 +214,15 @@ def places_of(options: argparse.Namespace) -> Places:
     return Places(path, results, html, repository, branch, str(data.get("project", "")), link)
 
 
-def check_outputs(html: Path, json_file: Path | None) -> None:
-    """Check that all outputs can be written before minutes are spent on re-runs.
+def check_outputs(html: Path) -> None:
+    """Check that the page can be written before minutes are spent on re-runs.
 
-    :raises ConfigurationError: if one cannot be written; the message names it.
+    :raises ConfigurationError: if it cannot.
     """
     try:
         html.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(f"--html={html} cannot be the folder of the page: {error}") from error
-    if json_file is None:
-        return
-    folder = json_file.absolute().parent
-    if not folder.is_dir():
-        raise ConfigurationError(f"--json={json_file}: there is no folder {folder}")
-    if json_file.is_dir() or not os.access(json_file if json_file.exists() else folder, os.W_OK):
-        raise ConfigurationError(f"--json={json_file} cannot be written: give a file in a folder that is yours")
 
 
 def _configuration(path: Path) -> dict[str, Any]:

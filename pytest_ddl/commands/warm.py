@@ -7,8 +7,9 @@ import os
 import time
 from collections.abc import Iterator
 
-from pytest_ddl.bench.outcome import FAILED, OK, failed
+from pytest_ddl.bench.outcome import FAILED, OK
 from pytest_ddl.cluster.warm import servers as warm
+from pytest_ddl.commands.frame import conducted
 from pytest_ddl.harness import process_harness
 
 
@@ -41,15 +42,17 @@ def _minutes(text: str) -> float:
 
 
 def main(options: argparse.Namespace) -> int:
-    try:
-        if options.stop:
-            print(f"ended: {warm.stop()}")  # noqa: T201
-        elif options.status:
-            _show()
-        else:
-            _start(options.idle)
-    except warm.WarmError as error:
-        return failed("warm", str(error), FAILED)
+    """Start, list or stop warm servers, and return the exit status."""
+    return conducted("warm", lambda: _run(options), [((warm.WarmError,), FAILED, "")])
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.stop:
+        print(f"ended: {warm.stop()}")  # noqa: T201
+    elif options.status:
+        _show()
+    else:
+        _start(options.idle)
     return OK
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,17 +21,23 @@ from pytest_ddl.bench.metrics.registry import NoNumberError
 from pytest_ddl.bench.outcome import (
     FAILED,
     INCOMPLETE,
-    INTERRUPTED,
     OK,
     USAGE,
     WRONG,
     UsageError,
     failed,
-    interruptible,
 )
 from pytest_ddl.bench.records import BenchSpec, Launch
+from pytest_ddl.commands.frame import (
+    add_strategy,
+    check_file,
+    close_clusters,
+    conducted,
+    former,
+    strategies_of,
+    tell,
+)
 from pytest_ddl.config import UsageError as SettingsError
-from pytest_ddl.target import TargetError
 
 if TYPE_CHECKING:
     from pytest_ddl.bench.advice.choosing import Choice
@@ -52,7 +57,7 @@ exit status:
 examples:
   pytest-ddl advise train.py:train --batch-per-replica=64
   pytest-ddl advise evaluation.json
-  pytest-ddl advise train.py:train --strategies=mirrored --after=train.py:train_changed
+  pytest-ddl advise train.py:train --strategy=mirrored --after=train.py:train_changed
 """
 
 
@@ -67,13 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a training function, train(run), as MODULE:FUNCTION or path/to/file.py:FUNCTION; or EVALUATION.json of "
         "pytest-ddl evaluate or of Matrix.save; or both",
     )
-    add(
-        "--strategies",
-        default=STRATEGIES,
-        metavar="NAMES",
-        help="comma-separated strategies or variants to choose from; with one, the advice is for it "
-        "(default: %(default)s)",
-    )
+    strategies = "comma-separated strategies or variants to choose from; with one, the advice is for it; repeatable"
+    former(add_strategy(parser, f"{strategies} (default: %(default)s)", STRATEGIES), "--strategies", parser)
     add("--batch-per-replica", type=int, metavar="N", help=f"examples per step and replica (default: {BATCH})")
     add("--global-batch-size", type=int, metavar="N", help="examples per step over all replicas, instead")
     add("--after", metavar="MODULE:FUNCTION", help="the training function with your change, to measure against it")
@@ -86,21 +86,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--device", choices=("auto", "cpu", "gpu"), default="auto", help="device of the replicas (default: auto)")
     add("--timeout", type=float, default=300.0, metavar="S", help="seconds for one launch (default: %(default)g)")
-    add("--json", metavar="FILE", help="write the advice as JSON, too")
+    add("--json", type=Path, metavar="FILE", help="write the advice as JSON, too")
 
 
 def main(options: argparse.Namespace) -> int:
     """Give advice and return the exit status."""
-    try:
-        with interruptible():
-            return run(options)
-    except (UsageError, TargetError, EvaluationError, SettingsError) as error:
-        return failed("advise", f"error: {error}", USAGE)
-    except KeyboardInterrupt:
-        # Closed here and not at exit, so that no process is left if the caller continues.
-        _close()
-        _tell("interrupted: no advice was given")
-        return INTERRUPTED
+    return conducted(
+        "advise",
+        lambda: run(options),
+        [((EvaluationError, SettingsError), USAGE, "error: ")],
+        interrupted=lambda: "interrupted: no advice was given",
+        clean_up=close_clusters,
+    )
 
 
 def run(options: argparse.Namespace, program: Callable[[Any], Any] | None = None) -> int:
@@ -115,7 +112,7 @@ def run(options: argparse.Namespace, program: Callable[[Any], Any] | None = None
     evaluation, target, after = _given(options)
     train = program or target
     bench = _bench(options, measures=train is not None)
-    _check_output(options.json)
+    check_file("--json", options.json)
     try:
         if train is None:
             assert evaluation is not None
@@ -127,7 +124,7 @@ def run(options: argparse.Namespace, program: Callable[[Any], Any] | None = None
     sys.stdout.write(f"{report}\n")
     sys.stdout.flush()
     if options.json is not None:
-        Path(options.json).write_text(json.dumps(report.as_json(), indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(report.as_json(), indent=1) + "\n", encoding="utf-8")
     if report.confirmation is None:
         return OK
     return {Outcome.HELD: OK, Outcome.FAILED: WRONG, Outcome.OPEN: INCOMPLETE}[report.confirmation.outcome]
@@ -163,14 +160,14 @@ def _measured(
     variants = _variants(harness, options)
     harness.warm_up()
     if note := load_note():
-        _tell(f"the machine is busy ({note}): intervals will be wide")
+        tell(f"the machine is busy ({note}): intervals will be wide")
     if evaluation is not None:
         matrix = read(evaluation)
         choice = from_matrix(matrix)
         bench = _as_in(matrix.of(choice.variant)[0], bench, options)
     else:
         choice = _chosen(harness, train, variants, bench)
-    collector = Collector(harness, train, choice.variant, bench, _tell)
+    collector = Collector(harness, train, choice.variant, bench, tell)
     evidence = collector.first()
     decision = decide(evidence, collector.answer)
     confirmation, unconfirmed = None, ""
@@ -186,7 +183,7 @@ def _measured(
             expected=None if first is None else first.found.gain,
             at_most=first is not None and first.rule.at_most,
             launches=options.launches,
-            say=_tell,
+            say=tell,
         )
     elif first is not None:
         unconfirmed = _why_not(decision, options)
@@ -214,8 +211,8 @@ def _chosen(harness: Harness, train: Callable[[Any], Any], variants: list[str], 
     from pytest_ddl.bench.advice.choosing import Choice, compare
 
     if len(variants) == 1:
-        return Choice(variants[0], "it is the only one that was asked for (--strategies)", (), {})
-    _tell(f"comparing {', '.join(variants)} …")
+        return Choice(variants[0], "it is the only one that was asked for (--strategy)", (), {})
+    tell(f"comparing {', '.join(variants)} …")
     return compare(harness, train, variants, bench)[0]
 
 
@@ -228,14 +225,14 @@ def _variants(harness: Harness, options: argparse.Namespace) -> list[str]:
     from pytest_ddl.strategies.base import capabilities_of
     from pytest_ddl.strategies.registry import UnknownStrategyError
 
-    names = [part for part in re.split(r",(?![^\[]*\])", options.strategies) if part.strip()]
+    names = strategies_of(options.strategy)
     mark = DdlMark(device=options.device)
     found, refused = [], []
     for name in names:
         try:
-            spec = harness.registry.parse_variant(name.strip())
+            spec = harness.registry.parse_variant(name)
         except UnknownStrategyError as error:
-            raise UsageError(f"--strategies={options.strategies}: {str(error).splitlines()[0]}") from None
+            raise UsageError(f"--strategy={options.strategy}: {str(error).splitlines()[0]}") from None
         if capabilities_of(harness.registry[spec.name]).coordinator:
             refused.append(f"{spec}: its workers do not step together, so no change of a step can be measured")
         elif reason := harness.unavailable(spec, mark):
@@ -243,9 +240,9 @@ def _variants(harness: Harness, options: argparse.Namespace) -> list[str]:
         else:
             found.append(str(spec))
     if not found:
-        raise UsageError(f"--strategies={options.strategies}: {'; '.join(refused) or 'give at least one strategy'}")
+        raise UsageError(f"--strategy={options.strategy}: {'; '.join(refused) or 'give at least one strategy'}")
     for text in refused:
-        _tell(f"not measured: {text}")
+        tell(f"not measured: {text}")
     return list(dict.fromkeys(found))
 
 
@@ -281,19 +278,3 @@ def _bench(options: argparse.Namespace, *, measures: bool) -> BenchSpec:
         return BenchSpec(**given, device=options.device, timeout=options.timeout)
     except ValueError as error:
         raise UsageError(f"--{str(error).replace('_', '-', 2).removesuffix(', or None')}") from None
-
-
-def _check_output(file: str | None) -> None:
-    if file is not None and not (Path(file).absolute().parent.is_dir() and not Path(file).is_dir()):
-        raise UsageError(f"--json={file}: it must be a file in a folder that exists")
-
-
-def _close() -> None:
-    from pytest_ddl.harness import process_harness
-
-    process_harness().close()
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()

@@ -20,13 +20,15 @@ from pytest_ddl.bench.evaluating.records import Cell, Evaluation, Identity
 from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
 from pytest_ddl.bench.launching.pinning import available_cores
 from pytest_ddl.bench.machine import load_note, machine_facts
-from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, UsageError, check_writable, failed, interruptible
+from pytest_ddl.bench.outcome import OK, USAGE, WRONG, UsageError, check_writable, failed
 from pytest_ddl.cluster.obstacles import LaunchError
+from pytest_ddl.commands.frame import add_strategy, close_clusters, conducted, find_target, former, numbers, tell
 from pytest_ddl.harness import Harness, process_harness
-from pytest_ddl.target import Target, TargetError
+from pytest_ddl.target import Target
 
 _START_MESSAGE = re.compile(r"I\d{4} |WARNING: All log messages before absl|To enable the following instructions")
 _MACHINE = ("host", "cpu", "cores", "gpu")
+BATCH = 32
 _PACKAGES = ("numpy", "keras")
 
 
@@ -34,22 +36,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     target = "The training function, train(run), or path/to/file.py:function."
     add("target", metavar="MODULE:FUNCTION", help=target)
-    strategies = "Strategies or variants such as 'mirrored[replicas=4]', separated by commas (default: all)."
-    add("--strategies", default="all", metavar="NAMES", help=strategies)
+    strategies = "Strategies or variants such as 'mirrored[replicas=4]', with commas; repeatable (default: all)."
+    former(add_strategy(parser, strategies, "all"), "--strategies", parser)
     replicas = "Numbers of replicas, separated by commas (default: 1, 2 and 4, as far as there are cores or GPUs)."
     add("--replicas", metavar="N,N", help=replicas)
     add("--output", default="evaluation", metavar="DIR", help="Folder for results (default: %(default)s).")
     add("--restart", action="store_true", help="Start anew, and replace results in the folder.")
-    batch = "Examples in a batch (default: %(default)s)."
-    add("--batch", type=int, default=32, metavar="N", help=batch)
-    rule = "replica (default): --batch examples on each replica; global: on all replicas together."
-    add("--batch-rule", default="replica", choices=["replica", "global"], help=rule)
-    sizes = "Global batch sizes of the sweep of steps to the target, or none (default: 1, 2, 4 and 8 times --batch)."
+    batches = parser.add_mutually_exclusive_group()
+    of_replica = f"Examples per step on each replica (default: {BATCH}). The global batch grows with the replicas."
+    batch = batches.add_argument("--batch-per-replica", type=int, metavar="N", help=of_replica)
+    together = "Examples per step on all replicas together, for any number of replicas."
+    batches.add_argument("--global-batch-size", type=int, metavar="N", help=together)
+    former(batch, "--batch", parser)
+    add("--batch-rule", choices=["replica", "global"], help=argparse.SUPPRESS)
+    sizes = (
+        "Global batch sizes of the sweep of steps to the target, or none (default: 1, 2, 4 and 8 times the size that "
+        "one replica has)."
+    )
     add("--batch-sizes", metavar="N,N", help=sizes)
     target = (
         "Training loss whose steps and time are counted (default: that of one device halfway through its training)."
     )
-    add("--target", dest="loss", type=float, metavar="LOSS", help=target)
+    former(add("--target-loss", dest="loss", type=float, metavar="LOSS", help=target), "--target", parser)
     metric = "Reported number that is compared with one device (default: an accuracy, else a loss)."
     add("--metric", default="", metavar="NAME", help=metric)
     seeds = "Trainings of each cell (default: %(default)s). A test needs at least 3."
@@ -58,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--launches", type=int, default=3, metavar="N", help=launches)
     seconds = "Least seconds of measured steps in a launch (default: %(default)g)."
     add("--seconds", type=float, default=1.0, metavar="S", help=seconds)
-    steps = "Steps of a training with --batch examples (default: all its data). Larger batches take fewer steps."
+    steps = "Steps of a training on one replica (default: all its data). Larger global batches take fewer steps."
     add("--steps", type=int, metavar="N", help=steps)
     check = "Steps of the comparison with one device (default: all its data)."
     add("--check-steps", type=int, metavar="N", help=check)
@@ -70,23 +78,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Evaluate and return the exit status."""
     folder = Path(options.output)
-    try:
-        with interruptible():
-            return run(options, folder)
-    except (UsageError, TargetError, store.ContinueError) as error:
-        return failed("evaluate", f"error: {error}", USAGE)
-    except EvaluationError as error:
-        process_harness().close()
-        return failed("evaluate", f"error: {error}", WRONG)
-    except LaunchError as error:
-        process_harness().close()
-        return failed("evaluate", f"error: nothing was evaluated: {error}", WRONG)
-    except KeyboardInterrupt:
-        # Closed here and not at exit, so that no process is left if the caller continues.
-        process_harness().close()
+
+    def interrupted() -> str:
         kept = (folder / store.FILE).exists()
-        _tell(f"interrupted: {f'the same command continues in {folder}' if kept else 'nothing was kept'}")
-        return INTERRUPTED
+        return f"interrupted: {f'the same command continues in {folder}' if kept else 'nothing was kept'}"
+
+    return conducted(
+        "evaluate",
+        lambda: run(options, folder),
+        [
+            ((store.ContinueError,), USAGE, "error: "),
+            ((EvaluationError,), WRONG, "error: "),
+            ((LaunchError,), WRONG, "error: nothing was evaluated: "),
+        ],
+        interrupted=interrupted,
+        clean_up=close_clusters,
+    )
 
 
 def run(options: argparse.Namespace, folder: Path) -> int:
@@ -98,12 +105,11 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     :raises EvaluationError: if the program does not train on one device.
     """
     plan, replicas = _plan(options)
-    sys.path.insert(0, str(Path.cwd()))
-    target = Target.find(options.target)
+    target = find_target(options.target)
     check_writable(folder)
     harness = process_harness()
     sizes = replicas or _default_sizes(harness, plan.device)
-    cells = cells_of(harness, options.strategies, sizes, plan)
+    cells = cells_of(harness, options.strategy, sizes, plan)
     if cells[0].reason:
         raise UsageError(f"--device={plan.device}: {cells[0].variant} {cells[0].reason}")
     # The processes that train import TensorFlow in the meantime.
@@ -117,8 +123,8 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     else:
         evaluation = found
         state = "is complete" if found.complete else "goes on"
-        _tell(f"the evaluation in {folder}, started {found.started}, {state}")
-    runner = Runner(harness, train, plan, _tell, lambda results: store.save(results, folder))
+        tell(f"the evaluation in {folder}, started {found.started}, {state}")
+    runner = Runner(harness, train, plan, tell, lambda results: store.save(results, folder))
     if not evaluation.complete:
         evaluation = runner.run(evaluation)
     return _conclude(evaluation, folder)
@@ -159,7 +165,7 @@ def _conclude(evaluation: Evaluation, folder: Path) -> int:
         page.write(summary, folder)
     except OSError as error:
         return failed("evaluate", f"error: --output={folder} could not be written completely: {error}", WRONG)
-    _tell(f"written to {folder}: open {folder / page.INDEX}")
+    tell(f"written to {folder}: open {folder / page.INDEX}")
     if summary.wrong:
         return failed("evaluate", f"error: the training is wrong under {', '.join(summary.wrong)}", WRONG)
     return OK if evaluation.matrix.launches else failed("evaluate", "error: nothing could be measured", WRONG)
@@ -179,7 +185,7 @@ def _identity(options: argparse.Namespace, plan: Plan, sizes: tuple[int, ...], t
         except PackageNotFoundError:
             versions[name] = "none"
     facts = machine_facts()
-    chosen = {**plan.as_options(), "strategies": options.strategies, "replicas": list(sizes)}
+    chosen = {**plan.as_options(), "strategies": options.strategy, "replicas": list(sizes)}
     machine = {name: facts[name] for name in _MACHINE if facts.get(name)}
     return Identity(options.target, store.digest_of(target.file), chosen, versions, machine)
 
@@ -189,7 +195,8 @@ def _plan(options: argparse.Namespace) -> tuple[Plan, tuple[int, ...]]:
 
     :raises UsageError: if an option cannot be used.
     """
-    for name in ("batch", "seeds", "launches", "steps", "check_steps"):
+    batch, rule = _batch(options)
+    for name in ("batch_per_replica", "global_batch_size", "seeds", "launches", "steps", "check_steps"):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')}={value} must be at least 1")
@@ -198,7 +205,7 @@ def _plan(options: argparse.Namespace) -> tuple[Plan, tuple[int, ...]]:
         if not 0 < value <= 1_000_000:
             raise UsageError(f"--{name}={value:g} must be a positive number of seconds, at most 1000000")
     if options.loss is not None and not -1e300 < options.loss < 1e300:
-        raise UsageError(f"--target={options.loss} must be a finite number")
+        raise UsageError(f"--target-loss={options.loss} must be a finite number")
     for name in ("matplotlib", "scipy", *(["sklearn"] if options.target is None else [])):
         try:
             importlib.import_module(name)
@@ -206,12 +213,12 @@ def _plan(options: argparse.Namespace) -> tuple[Plan, tuple[int, ...]]:
             raise UsageError(
                 f"{name} cannot be imported ({error}), but this command needs it: pip install 'pytest-ddl[bench]'"
             ) from None
-    sizes = tuple(factor * options.batch for factor in SWEEP)
+    sizes = tuple(factor * batch for factor in SWEEP)
     if options.batch_sizes is not None:
-        sizes = () if options.batch_sizes == "none" else _numbers("--batch-sizes", options.batch_sizes)
+        sizes = () if options.batch_sizes == "none" else numbers("--batch-sizes", options.batch_sizes)
     plan = Plan(
-        batch=options.batch,
-        batch_rule=options.batch_rule,
+        batch=batch,
+        batch_rule=rule,
         seeds=options.seeds,
         launches=options.launches,
         steps=options.steps,
@@ -223,14 +230,22 @@ def _plan(options: argparse.Namespace) -> tuple[Plan, tuple[int, ...]]:
         timeout=options.timeout,
         seconds=options.seconds,
     )
-    return plan, () if options.replicas is None else _numbers("--replicas", options.replicas)
+    return plan, () if options.replicas is None else numbers("--replicas", options.replicas)
 
 
-def _numbers(name: str, text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(f"{name}={text} must be whole numbers, at least 1, separated by commas, for example 1,2,4")
-    return tuple(dict.fromkeys(int(part) for part in parts))
+def _batch(options: argparse.Namespace) -> tuple[int, str]:
+    """Return the examples of a step, and whether they are those of each replica or of all replicas.
+
+    :raises UsageError: if the options contradict each other.
+    """
+    if options.batch_rule is not None:
+        tell("pytest-ddl evaluate: --batch-rule is accepted until version 1.0; give --global-batch-size=N instead")
+    if options.global_batch_size is not None:
+        if options.batch_rule is not None or options.batch_per_replica is not None:
+            raise UsageError("give either --global-batch-size or --batch-per-replica")
+        return options.global_batch_size, "global"
+    batch = BATCH if options.batch_per_replica is None else options.batch_per_replica
+    return batch, options.batch_rule or "replica"
 
 
 def _default_sizes(harness: Harness, device: str) -> tuple[int, ...]:
@@ -261,8 +276,3 @@ def _without_start_messages() -> Iterator[None]:
             file.seek(0)
             lines = file.read().decode(errors="replace").splitlines(keepends=True)
             sys.stderr.write("".join(line for line in lines if not _START_MESSAGE.match(line)))
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from typing import Any
 
-from pytest_ddl.checking import command
+from pytest_ddl.bench.outcome import USAGE, failed
+from pytest_ddl.commands import check
 from pytest_ddl.config import given_options
 from pytest_ddl.faults.rank.fault import KINDS, PHASES, Fault, FaultError
 
@@ -37,7 +37,7 @@ example:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    command.add_arguments(parser)
+    check.add_arguments(parser)
     parser.epilog = EPILOG
     chosen = parser.add_argument_group("faults, at least one of")
     chosen.add_argument(
@@ -71,8 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Run pytest on the training function in place of this process, or return the exit status of a usage error."""
     if bool(options.fault) == options.every_point:
-        sys.stderr.write("pytest-ddl faults: give either --every-point or --fault=FAULT\n")
-        return 2
+        return failed("faults", "give either --every-point or --fault=FAULT", USAGE)
     names = ("exact", "max_lost_steps", "detected_within", "always_loadable", "restart_on")
     limits = given_options(options, names)
     sweep = {"kind": options.kind, "writes": not options.no_writes}
@@ -80,7 +79,7 @@ def main(options: argparse.Namespace) -> int:
     faults: dict[str, Any] = {"faults": [str(fault) for fault in options.fault or ()], "sweep": sweep, "limits": limits}
     if options.report is not None:
         faults["report"] = options.report
-    return command.run(options, "faults", add_arguments, {"injected": faults})
+    return check.run(options, "faults", add_arguments, {"injected": faults})
 
 
 def _fault(text: str) -> Fault:

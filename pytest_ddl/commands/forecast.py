@@ -8,30 +8,71 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_ddl.bench.forecasting.evidence import UNKNOWN_LINK, Evidence, Observation
+from pytest_ddl.bench.forecasting.evidence import UNKNOWN_LINK, Evidence, Link, Observation, Origin, parse_link
 from pytest_ddl.bench.forecasting.from_matrix import NoEvidenceError, Stated, evidence_of
-from pytest_ddl.bench.forecasting.options import MEASURED, add_arguments, replicas_of, stated_by
 from pytest_ddl.bench.forecasting.picture import draw
-from pytest_ddl.bench.forecasting.predicting import Forecast, forecast
+from pytest_ddl.bench.forecasting.predicting import FLOOR, Forecast, forecast
+from pytest_ddl.bench.forecasting.priors import WITHIN, speed_of
 from pytest_ddl.bench.forecasting.published import Series
 from pytest_ddl.bench.forecasting.score import Scored, ScoreError, compare, keep, summaries
 from pytest_ddl.bench.forecasting.sources import SourceError, earlier, measured, series_of
 from pytest_ddl.bench.forecasting.text import comparison, report
 from pytest_ddl.bench.metrics.registry import MissingPackageError
-from pytest_ddl.bench.outcome import (
-    FAILED,
-    INCOMPLETE,
-    INTERRUPTED,
-    OK,
-    USAGE,
-    WRONG,
-    UsageError,
-    failed,
-    interruptible,
-)
-from pytest_ddl.target import Target, TargetError
+from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, OK, USAGE, WRONG, UsageError
+from pytest_ddl.commands.frame import conducted, find_target, former, numbers, positive, share, tell
 
-__all__ = ["add_arguments", "main"]
+EPILOG = """\
+exit status:
+  0    forecast, or compared
+  1    with --check: a measurement is outside of its interval
+  2    an option or a file cannot be used
+  3    nothing could be forecast: each size was refused
+  4    a package is missing, the measurement failed, or a file could not be written
+
+examples:
+  pytest-ddl forecast evaluation.json --replicas=16,64,256 --link=25Gbit/s --output=forecast.json
+  pytest-ddl forecast forecast.json --check=later.json --score=score.json
+  pytest-ddl forecast published.csv --check
+  pytest-ddl forecast train.py:train --batch-per-replica=64 --replicas=2,4,8
+"""
+MEASURED = "multi_worker_mirrored"
+"""Strategy of which two replicas are measured if a training function is given."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    source = (
+        "Launches (JSON of evaluate or Matrix.save), series (CSV), an earlier forecast (JSON, with --check), or a "
+        "training function to measure, MODULE:FUNCTION or path/to/file.py:FUNCTION."
+    )
+    add("source", nargs="*", metavar="SOURCE", help=source)
+    add("--replicas", metavar="N,N", help="Numbers of replicas (default: doubled up to 16 times the measured ones).")
+    strategy = f"Strategy of the launches (default: that with the most replicas; to measure: {MEASURED})."
+    add("--strategy", metavar="NAME", help=strategy)
+    batch = "Examples per step on each replica, if a training function is measured (default: %(default)s)."
+    batch_option = add("--batch-per-replica", type=positive, default=32, metavar="N", help=batch)
+    former(batch_option, "--batch", parser)
+    launches = "Launches of each variant, if a training function is measured (default: %(default)s)."
+    add("--launches", type=positive, default=3, metavar="N", help=launches)
+    add("--timeout", type=float, default=120.0, metavar="S", help="Maximum seconds of a launch (default: %(default)g).")
+    device = "Device of the replicas that are measured: auto (default), cpu or gpu."
+    add("--device", default="auto", choices=["auto", "cpu", "gpu"], help=device)
+    between = "Link between nodes, for example 25Gbit/s or 1.1GB/s,80us. It is marked as stated."
+    add("--link", metavar="SPEED", help=between)
+    within = f"Link within a node: a speed, or one of {', '.join(WITHIN)}."
+    add("--link-within", metavar="SPEED", help=within)
+    add("--servers", type=positive, metavar="N", help="Parameter servers of the series of a CSV file that uses them.")
+    add("--per-node", type=positive, metavar="N", help="Replicas of one node (default: those of the largest launch).")
+    add("--nodes", type=positive, metavar="N", help="Nodes on which the largest launch ran (default: 1).")
+    add("--strong", action="store_true", help="Keep the global batch (default: keep the batch of each replica).")
+    add("--floor", type=share, default=FLOOR, metavar="X", help="Efficiency to look for (default: %(default)s).")
+    add("--output", metavar="FILE.json", help="Write the forecast here, for a later --check.")
+    add("--picture", metavar="FILE.svg", help="Draw the forecast.")
+    check = "Compare with later launches; without a file, with the rows of a CSV file whose role is target."
+    add("--check", nargs="?", const="", metavar="FILE", help=check)
+    add("--score", metavar="FILE.json", help="With --check: add the comparison to this file, and sum up all it has.")
 
 
 class FailedError(RuntimeError):
@@ -40,25 +81,23 @@ class FailedError(RuntimeError):
 
 def main(options: argparse.Namespace) -> int:
     """Forecast or compare, and return the exit status."""
-    try:
-        with interruptible():
-            return _run(options)
-    except (UsageError, SourceError, ScoreError, TargetError) as error:
-        return failed("forecast", f"error: {error}", USAGE)
-    except KeyboardInterrupt:
-        _tell("interrupted: nothing was written")
-        return INTERRUPTED
-    except (FailedError, MissingPackageError) as error:
-        return failed("forecast", f"error: {error}", FAILED)
-    except OSError as error:
-        return failed("forecast", f"error: {error.filename} could not be written: {error.strerror}", FAILED)
+    return conducted(
+        "forecast",
+        lambda: _run(options),
+        [
+            ((SourceError, ScoreError), USAGE, "error: "),
+            ((FailedError, MissingPackageError), FAILED, "error: "),
+            ((OSError,), FAILED, "error: a file could not be written: "),
+        ],
+        interrupted=lambda: "interrupted: nothing was written",
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
     if options.score and options.check is None:
         raise UsageError(f"--score={options.score} needs --check: a score compares a forecast with a measurement")
     # Looked at first, because a measurement takes long.
-    stated, replicas = stated_by(options), replicas_of(options.replicas)
+    stated, replicas = stated_by(options), _replicas(options)
     is_series = bool(options.source) and options.source[0].lower().endswith(".csv")
     if options.check == "" and not is_series:
         raise UsageError("--check needs a file of later launches")
@@ -97,19 +136,18 @@ def _measured(options: argparse.Namespace, stated: Stated) -> Evidence:
 
     if len(options.source) > 1:
         raise UsageError(f"{options.source[0]}: give one training function, and no other files")
-    sys.path.insert(0, str(Path.cwd()))
     name = options.source[0]
     strategy = options.strategy or MEASURED
-    train = Target.find(name).load()
+    train = find_target(name).load()
     try:
         matrices = measured_program(
             train,
             strategy,
-            options.batch,
+            options.batch_per_replica,
             launches=options.launches,
             device=options.device,
             timeout=options.timeout,
-            tell=_tell,
+            tell=tell,
         )
         return evidence_of(matrices, strategy.partition("[")[0], stated, name)
     except BenchError as error:
@@ -224,6 +262,33 @@ def _later(options: argparse.Namespace, strategy: str, stated: Stated) -> list[O
     return list(evidence.observations)
 
 
-def _tell(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+def stated_by(options: argparse.Namespace) -> Stated:
+    """Return what the options state about the machines.
+
+    :raises UsageError: if a link has another form.
+    """
+    return Stated(options.per_node, options.nodes, _within(options.link_within), _between(options.link))
+
+
+def _between(text: str | None) -> Link:
+    if not text:
+        return UNKNOWN_LINK
+    try:
+        return parse_link(text)
+    except ValueError as error:
+        raise UsageError(f"--link: {error}") from None
+
+
+def _within(text: str | None) -> Link:
+    if not text:
+        return UNKNOWN_LINK
+    if speed_of(text, WITHIN) is not None:
+        return Link(text, origin=Origin.ASSUMED)
+    try:
+        return parse_link(text)
+    except ValueError as error:
+        raise UsageError(f"--link-within: {error}, or one of {', '.join(WITHIN)}") from None
+
+
+def _replicas(options: argparse.Namespace) -> list[int]:
+    return sorted(numbers("--replicas", options.replicas)) if options.replicas else []

@@ -8,12 +8,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from pytest_ddl.bench.outcome import FAILED, failed
+from pytest_ddl.commands.frame import add_strategy, find_target, positive
 from pytest_ddl.config import given_options, seconds_argument
 from pytest_ddl.messages import did_you_mean
-from pytest_ddl.target import Target, TargetError
+from pytest_ddl.target import TargetError
 
 EPILOG = """\
 All other options are those of pytest, for example -n 2, -x, -v, --junitxml=FILE or --ddl-timeout=60.
@@ -31,7 +32,6 @@ example:
 _EXPECTATION = re.compile(
     r"(?:(?P<strategy>[A-Za-z_]\w*(?:\[[^\]]*\])?):)?(?P<cause>[\w-]+(?:\[[^\]]+\])?)(?:=(?P<reason>.+))?", re.DOTALL
 )
-_USAGE_ERROR = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,14 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", metavar="MODULE:FUNCTION", help="the training function, train(run); or path/to/file.py:function"
     )
-    parser.add_argument(
-        "--strategy",
-        metavar="NAMES",
-        help="comma-separated names or variants such as mirrored[replicas=4], 'all' or 'available' (default: all)",
+    add_strategy(
+        parser,
+        "comma-separated names or variants such as mirrored[replicas=4], 'all' or 'available'; repeatable "
+        "(default: all)",
     )
     parser.add_argument("--device", choices=("auto", "cpu", "gpu", "tpu"), help="device of the replicas")
-    parser.add_argument("--global-batch-size", type=_count, metavar="N", help="examples per step over all replicas")
-    parser.add_argument("--steps", type=_count, metavar="N", help="maximum number of steps (default: all its data)")
+    parser.add_argument("--global-batch-size", type=positive, metavar="N", help="examples per step over all replicas")
+    parser.add_argument("--steps", type=positive, metavar="N", help="maximum number of steps (default: all its data)")
     parser.add_argument("--precision", metavar="NAME", help="auto, float64 or native (default: auto)")
     parser.add_argument("--checks", metavar="NAMES", help="comma-separated names of the checks to run (default: all)")
     parser.add_argument(
@@ -79,14 +79,11 @@ def run(
     :param own_arguments: function that adds the options of the command to a parser.
     :param further: further parts of the plan for :mod:`pytest_ddl.checking.plugin`.
     """
-    # As for python -m pytest, modules of the current folder can be imported.
-    sys.path.insert(0, str(Path.cwd()))
     try:
         _refuse_similar(options.rest, own_arguments)
-        target = Target.find(options.target)
+        target = find_target(options.target)
     except TargetError as error:
-        sys.stderr.write(f"pytest-ddl {command_name}: {error}\n")
-        return _USAGE_ERROR
+        return failed(command_name, str(error), FAILED)
     plan = {
         "file": os.path.abspath(target.file),  # as pytest names it
         "function": target.function,
@@ -126,12 +123,6 @@ def _refuse_similar(rest: Sequence[str], own_arguments: Callable[[argparse.Argum
         name = option.partition("=")[0]
         if name.startswith("--") and not name.startswith("--ddl-") and (hint := did_you_mean(name, known, 0.75)):
             raise TargetError(f"there is no option {name}{hint}")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least 1")
-    return int(text)
 
 
 def _expectation(text: str) -> tuple[str | None, str, str]:

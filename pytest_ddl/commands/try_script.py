@@ -10,6 +10,8 @@ import shlex
 import sys
 from pathlib import Path
 
+from pytest_ddl.bench.outcome import FAILED, failed
+from pytest_ddl.commands.frame import add_strategy, positive
 from pytest_ddl.config import given_options, seconds_argument
 from pytest_ddl.trying.legacy import imports_keras, keras_2_name
 from pytest_ddl.trying.source import Source, SourceError
@@ -27,18 +29,19 @@ example:
   pytest-ddl try train.py --strategy=mirrored --steps=4 --args="--learning_rate=0.1"
 """
 STRATEGIES = "mirrored,multi_worker_mirrored,central_storage"
-_USAGE_ERROR = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     parser.add_argument("script", type=Path, help="a training script (.py) or a notebook (.ipynb)")
-    parser.add_argument("--strategy", default=STRATEGIES, metavar="NAMES", help=f"strategies (default: {STRATEGIES})")
-    parser.add_argument("--steps", type=_count, default=4, metavar="N", help="batches per epoch and loop (default: 4)")
-    parser.add_argument("--epochs", type=_count, default=1, metavar="N", help="epochs of each fit (default: 1)")
+    add_strategy(parser, f"comma-separated names or variants; repeatable (default: {STRATEGIES})", STRATEGIES)
     parser.add_argument(
-        "--examples", type=_count, metavar="N", help="training examples of synthetic datasets (default: 12000)"
+        "--steps", type=positive, default=4, metavar="N", help="batches per epoch and loop (default: 4)"
+    )
+    parser.add_argument("--epochs", type=positive, default=1, metavar="N", help="epochs of each fit (default: 1)")
+    parser.add_argument(
+        "--examples", type=positive, metavar="N", help="training examples of synthetic datasets (default: 12000)"
     )
     parser.add_argument(
         "--data", type=Path, action="append", default=[], metavar="PATH",
@@ -60,12 +63,10 @@ def main(options: argparse.Namespace) -> int:
     try:
         source = Source.read(options.script)
     except SourceError as error:
-        sys.stderr.write(f"pytest-ddl try: {error}\n")
-        return _USAGE_ERROR
+        return failed("try", str(error), FAILED)
     missing = [str(path) for path in options.data if not path.exists()]
     if missing:
-        sys.stderr.write(f"pytest-ddl try: --data={missing[0]} does not exist\n")
-        return _USAGE_ERROR
+        return failed("try", f"--data={missing[0]} does not exist", FAILED)
     keras, why = options.keras, ""
     old = keras_2_name(source.code)
     has_choice = keras is None and importlib.util.find_spec("tf_keras") is not None
@@ -91,9 +92,3 @@ def main(options: argparse.Namespace) -> int:
     command += [] if keras is None else [f"--ddl-keras={keras}"]
     sys.stdout.flush()
     return os.execv(sys.executable, command)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least 1")
-    return int(text)

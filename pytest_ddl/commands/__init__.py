@@ -1,0 +1,1 @@
+"""Subcommands of ``pytest-ddl``, one file each, and the frame that they share."""
