@@ -19,33 +19,33 @@ if TYPE_CHECKING:
     from pytest_ddl.equivalence.checks.registry import Check
     from pytest_ddl.equivalence.evidence.tolerance import Tolerance
     from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
-    from pytest_ddl.equivalence.question import ArgumentError
-    from pytest_ddl.equivalence.report import DivergenceError, Report
     from pytest_ddl.equivalence.roles import Role
+    from pytest_ddl.equivalence.runs.question import ArgumentError
+    from pytest_ddl.equivalence.verdict.report import DivergenceError, Report
     from pytest_ddl.faults.api import check_training
+    from pytest_ddl.faults.rank.fault import Fault
     from pytest_ddl.faults.report import FaultReport, RecoveryError
     from pytest_ddl.faults.sweep import Sweep
     from pytest_ddl.records import TrainingRecord
-    from pytest_ddl.training.faults import Fault
     from pytest_ddl.training.run import Run
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "ArgumentError": "pytest_ddl.equivalence.question",
+    "ArgumentError": "pytest_ddl.equivalence.runs.question",
     "Check": "pytest_ddl.equivalence.checks.registry",
     "CheckResult": "pytest_ddl.equivalence.findings",
     "ClusterError": "pytest_ddl.cluster.cluster",
     "ClusterHandle": "pytest_ddl.cluster.handle",
-    "DivergenceError": "pytest_ddl.equivalence.report",
+    "DivergenceError": "pytest_ddl.equivalence.verdict.report",
     "Equivalence": "pytest_ddl.comparisons",
-    "Fault": "pytest_ddl.training.faults",
+    "Fault": "pytest_ddl.faults.rank.fault",
     "FaultReport": "pytest_ddl.faults.report",
     "Finding": "pytest_ddl.equivalence.findings",
     "Outcome": "pytest_ddl.equivalence.findings",
     "RankError": "pytest_ddl.cluster.explain",
     "RecoveryError": "pytest_ddl.faults.report",
-    "Report": "pytest_ddl.equivalence.report",
+    "Report": "pytest_ddl.equivalence.verdict.report",
     "Role": "pytest_ddl.equivalence.roles",
     "Run": "pytest_ddl.training.run",
     "ShippingError": "pytest_ddl.cluster.ship",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from pytest_ddl.equivalence.question import SEED
+from pytest_ddl.equivalence.runs.question import SEED
 from pytest_ddl.items.selection import label
 from pytest_ddl.terminal import EXPECTED_END, KNOWN_BEHAVIOR, TOLERATED, begin_with_cause, status_line
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from pytest_ddl.equivalence.checks.registry import Check
     from pytest_ddl.equivalence.expectations import Expect
-    from pytest_ddl.equivalence.question import TrainFunction
-    from pytest_ddl.equivalence.report import Report
     from pytest_ddl.equivalence.runs.comparer import Comparer
+    from pytest_ddl.equivalence.runs.question import TrainFunction
+    from pytest_ddl.equivalence.verdict.report import Report
     from pytest_ddl.faults.report import FaultReport
     from pytest_ddl.faults.sweep import Faults
     from pytest_ddl.harness import Harness
@@ -97,8 +97,8 @@ def assert_equivalence(
     :raises RecoveryError: if the program does not recover from a fault of ``faults=`` as it must.
     """
     __tracebackhide__ = True
-    from pytest_ddl.equivalence.question import Question
-    from pytest_ddl.equivalence.report import DivergenceError
+    from pytest_ddl.equivalence.runs.question import Question
+    from pytest_ddl.equivalence.verdict.report import DivergenceError
     from pytest_ddl.pages.watch import compared, failed
 
     comparer, known_checks = _comparer(item.config, harness)
@@ -179,7 +179,7 @@ def report_cause(call: pytest.CallInfo[None], report: pytest.TestReport) -> None
     """Make the summary of a test begin with the cause if its comparison failed, or with the verdict of a fault."""
     if not report.failed or call.excinfo is None:
         return
-    from pytest_ddl.equivalence.report import DivergenceError
+    from pytest_ddl.equivalence.verdict.report import DivergenceError
     from pytest_ddl.faults.report import RecoveryError
 
     error, crash = call.excinfo.value, getattr(report.longrepr, "reprcrash", None)

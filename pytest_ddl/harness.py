@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.cluster.protocol import Snapshot
+from pytest_ddl.cluster.state.surroundings import Snapshot
 from pytest_ddl.config import Settings, UsageError
 from pytest_ddl.hosts.transport import ArgumentError
 from pytest_ddl.items.selection import DdlMark
@@ -95,10 +95,9 @@ class Harness:
         :raises LaunchError: if the ranks of a host would write to a folder of their own. Nothing that they record would
             then be found, and a check of it would see nothing wrong.
         """
-        from pytest_ddl.cluster.launcher import LaunchError
+        from pytest_ddl.cluster.obstacles import LaunchError
 
-        # Only launchers for several hosts have it.
-        blind = getattr(self.pool.launcher, "hosts_without", lambda _folder: ())(self.folder)
+        blind = self.pool.launcher.hosts_without(self.folder)
         if blind:
             given = self.settings["shared-dir"]
             fix = f"mount {given} there" if given else "give a folder that all hosts share with --ddl-shared-dir=DIR"
@@ -108,12 +107,11 @@ class Harness:
 
     def text_of_rank(self, text: str) -> str:
         """Return a text that a rank has written, with the paths of this machine. Only copies of files have others."""
-        change: Callable[[str], str] = getattr(self._started, "text_of_rank", str)
-        return change(text)
+        return text if self._started is None else self._started.text_of_rank(text)
 
     def offer(self, address: str) -> None:
         """Let the ranks of this process connect to a Unix socket on this machine, also from other hosts."""
-        getattr(self.pool.launcher, "offer", lambda _address: None)(address)
+        self.pool.launcher.offer(address)
 
     @property
     def address(self) -> str | None:
@@ -191,7 +189,7 @@ class Harness:
 
         :raises pytest.UsageError: if ``--ddl-launcher`` names none.
         """
-        from pytest_ddl.hosts.registry import launcher_over, parse_launcher
+        from pytest_ddl.hosts.transports.registry import launcher_over, parse_launcher
 
         try:
             name, given = parse_launcher(self.settings["launcher"])
@@ -242,7 +240,7 @@ class Harness:
 
     def warm_up(self) -> None:
         """Start the launcher now, so that TensorFlow is imported while other work goes on."""
-        from pytest_ddl.cluster.launcher import LaunchError
+        from pytest_ddl.cluster.obstacles import LaunchError
 
         # A test that needs the launcher fails later with the reason. Other tests can run.
         with suppress(LaunchError):
@@ -379,8 +377,7 @@ def _writing(folder: object) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        from pytest_ddl.cluster.launcher import LaunchError
-        from pytest_ddl.cluster.obstacles import cannot_write
+        from pytest_ddl.cluster.obstacles import LaunchError, cannot_write
 
         raise LaunchError(cannot_write(error, folder)) from None
 
@@ -393,7 +390,7 @@ def process_harness() -> Harness:
     from multiprocessing.util import Finalize
 
     from pytest_ddl.config import resolve_without_pytest
-    from pytest_ddl.hosts.registry import built_in_transports
+    from pytest_ddl.hosts.transports.registry import built_in_transports
 
     global _process_harness
     if _process_harness is None:
@@ -418,7 +415,8 @@ def _made(name: str, make: MakeLauncher, arguments: tuple[dict[str, str], Path, 
 
     :raises LaunchError: if it raises, or returns something else than a launcher.
     """
-    from pytest_ddl.cluster.launcher import Launcher, LaunchError
+    from pytest_ddl.cluster.launcher import Launcher
+    from pytest_ddl.cluster.obstacles import LaunchError
 
     try:
         launcher = make(*arguments)
@@ -441,7 +439,12 @@ def built_in_launchers(settings: Settings, *, shared: bool = False) -> dict[str,
     def local(environ: dict[str, str], folder: Path, address: str | None) -> Launcher:
         from pytest_ddl.cluster.local_launcher import LocalLauncher
 
+        source = None
+        if settings["warm"]:
+            from pytest_ddl.cluster.warm.zygotes import WarmZygotes
+
+            source = WarmZygotes()
         isolated = settings["network"] == "isolated"
-        return LocalLauncher(environ, folder, address, isolated=isolated, shared=shared, warm=settings["warm"])
+        return LocalLauncher(environ, folder, address, isolated=isolated, shared=shared, warm=source)
 
     return {"local": local}

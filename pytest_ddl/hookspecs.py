@@ -39,7 +39,7 @@ def pytest_ddl_register_launchers(launchers: dict[str, MakeLauncher]) -> None:
 
     ``make(environ, folder, address)`` starts a launcher and returns it. The launcher has the methods and attributes of
     :class:`~pytest_ddl.cluster.launcher.Launcher`. The function raises
-    :class:`~pytest_ddl.cluster.launcher.LaunchError` if the launcher cannot be started.
+    :class:`~pytest_ddl.cluster.obstacles.LaunchError` if the launcher cannot be started.
 
     * ``environ``: environment variables for processes that start workers. Each cluster has its own variables for its
       workers.

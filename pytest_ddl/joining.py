@@ -21,10 +21,10 @@ from pytest_ddl.cluster import session_folder
 from pytest_ddl.config import launcher_before_configuring
 from pytest_ddl.hosts import trust
 from pytest_ddl.hosts.questions import own_address
-from pytest_ddl.hosts.registry import parse_launcher
 from pytest_ddl.hosts.rendezvous import Rendezvous, socket_path
 from pytest_ddl.hosts.task import Task, TaskError
 from pytest_ddl.hosts.transport import ArgumentError, TransportArguments, TransportError
+from pytest_ddl.hosts.transports.registry import parse_launcher
 from pytest_ddl.hosts.transports.tf_config import PATH_VARIABLE, Job, TfConfig, check_settings, read_tf_config
 
 TASK = pytest.StashKey[Callable[[], int]]()

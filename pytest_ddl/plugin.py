@@ -23,7 +23,7 @@ from pytest_ddl.config import (
 if TYPE_CHECKING:
     from pytest_ddl.cluster.handle import ClusterHandle
     from pytest_ddl.comparisons import Equivalence
-    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.equivalence.verdict.report import Report
     from pytest_ddl.faults.report import FaultReport
     from pytest_ddl.harness import Harness
     from pytest_ddl.strategies.spec import StrategySpec
@@ -321,7 +321,7 @@ def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iter
     """A handle on a cluster of the selected strategy. The test itself runs in the pytest process."""
     from pytest_ddl.cluster.cluster import ClusterError
     from pytest_ddl.cluster.handle import ClusterHandle
-    from pytest_ddl.cluster.launcher import LaunchError
+    from pytest_ddl.cluster.obstacles import LaunchError
     from pytest_ddl.items.selection import parse_mark
 
     harness, mark = _harness(request.config), parse_mark(request.node)
@@ -344,9 +344,9 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     inconclusive, the test fails in strict mode or if the program is the reason, and is skipped otherwise. A comparison
     is also inconclusive if ``checks=`` names a check that has nothing to judge.
     """
-    from pytest_ddl.cluster.launcher import LaunchError
+    from pytest_ddl.cluster.obstacles import LaunchError
     from pytest_ddl.comparisons import Equivalence, assert_equivalence
-    from pytest_ddl.equivalence.question import explains_arguments
+    from pytest_ddl.equivalence.runs.question import explains_arguments
     from pytest_ddl.items.selection import parse_mark
 
     harness, mark = _harness(request.config), parse_mark(request.node)

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_ddl.config import SETTINGS
 from pytest_ddl.harness import Harness, built_in_launchers
-from pytest_ddl.hosts.registry import built_in_transports
+from pytest_ddl.hosts.transports.registry import built_in_transports
 from pytest_ddl.items.selection import CONTROLLER_FIXTURES, SPEC_FIXTURE, label, parse_mark, select
 from pytest_ddl.messages import no_such_argument
 from pytest_ddl.strategies.registry import StrategyDefinitionError, StrategyRegistry, UnknownStrategyError
@@ -138,7 +138,7 @@ def _start(harness: Harness) -> None:
 
     :raises pytest.UsageError: if it cannot be used, instead of once for each test.
     """
-    from pytest_ddl.cluster.launcher import LaunchError
+    from pytest_ddl.cluster.obstacles import LaunchError
 
     try:
         _ = harness.pool.launcher
@@ -195,7 +195,7 @@ def parametrize_checks(metafunc: pytest.Metafunc, harness: Harness) -> None:
         return
     from pytest_ddl.cluster.cluster import ClusterError
     from pytest_ddl.cluster.handle import ClusterHandle
-    from pytest_ddl.cluster.launcher import LaunchError
+    from pytest_ddl.cluster.obstacles import LaunchError
     from pytest_ddl.cluster.overrides import ShippingError
     from pytest_ddl.conformance.collecting import planned
     from pytest_ddl.items.selection import DdlMark
@@ -385,7 +385,7 @@ def checking(harness: Harness, item: pytest.Item, spec: StrategySpec, planned: P
     """Return a function that runs a check of an object under a strategy, for the fixture ``ddl_check``."""
     from pytest_ddl.cluster.cluster import ClusterError
     from pytest_ddl.cluster.handle import ClusterHandle
-    from pytest_ddl.cluster.launcher import LaunchError
+    from pytest_ddl.cluster.obstacles import LaunchError
     from pytest_ddl.comparisons import assert_equivalence
 
     mark = parse_mark(item)

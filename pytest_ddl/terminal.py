@@ -17,7 +17,7 @@ from pytest_ddl.github import is_github
 from pytest_ddl.hints import Hint
 
 if TYPE_CHECKING:
-    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.equivalence.verdict.report import Report
 
 COLUMNS = 80
 """Width that the line of a failure in pytest's summary fits, if the id of the test leaves room for the cause."""

@@ -28,27 +28,13 @@ MAX_LINES = 450
 CIRCLES = (
     {"bench", "bench.counters", "bench.launching", "bench.metrics"},
     {"bench.advice", "bench.advice.rules"},
-    {
-        "equivalence",
-        "equivalence.checks",
-        "equivalence.diagnosis",
-        "equivalence.diagnosis.candidates",
-        "equivalence.known",
-    },
-    {"hosts", "hosts.transports"},
-    {"training", "training.observers"},
 )
 """Folders that import each other. This list may only become shorter."""
 
 
 TYPES = (
-    {"bench.collectives", "bench.metrics.communication"},
     {"bench.matrix", "bench.metrics.estimates"},
-    {"cluster.launcher", "cluster.resources"},
-    {"cluster.rank_session", "cluster.worker"},
-    {"equivalence.probes.registry", "equivalence.probes.stale"},
-    {"equivalence.report", "equivalence.text"},
-    {"items.on_ranks", "items.spmd"},
+    {"equivalence.verdict.report", "equivalence.verdict.text"},
 )
 """Modules that import each other for type checkers only. This list may only become shorter."""
 

@@ -15,7 +15,7 @@ from pytest_ddl.cluster.explain import RankError
 from pytest_ddl.cluster.handle import ClusterHandle
 from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness, process_harness
-from pytest_ddl.hosts.registry import built_in_transports
+from pytest_ddl.hosts.transports.registry import built_in_transports
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.registry import StrategyRegistry
 

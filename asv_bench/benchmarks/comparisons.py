@@ -12,11 +12,12 @@ from typing import Any
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.cluster.worker import current_rank
-from pytest_ddl.equivalence.question import Question
 from pytest_ddl.equivalence.runs.comparer import Comparer
+from pytest_ddl.equivalence.runs.question import Question
 from pytest_ddl.harness import Harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.training.execute import execute
+from pytest_ddl.training.observers.registry import OBSERVERS
 from pytest_ddl.training.settings import RunSettings
 
 _attempts = itertools.count()
@@ -113,7 +114,7 @@ def steps_in_turns(rounds: int, steps: int, folder: str) -> dict[str, list[float
             else:
                 moments = []
                 settings = RunSettings(steps=steps, observe=kind == "recorded", tmp_path=folder, global_batch_size=64)
-                record = execute(functools.partial(timed, seconds=moments), settings, context)
+                record = execute(functools.partial(timed, seconds=moments), settings, context, OBSERVERS)
                 assert record.error is None, record.error.traceback
             # The first step traces, and those after it fill caches.
             known += [after - before for before, after in itertools.pairwise(moments[5:])]

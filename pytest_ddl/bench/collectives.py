@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,7 @@ import numpy as np
 from pytest_ddl.bench.launching.pinning import cores_per_replica, first_replica, pinned, pinned_environ
 from pytest_ddl.bench.launching.stopwatch import synchronize
 from pytest_ddl.bench.machine import machine_facts
-from pytest_ddl.bench.metrics.communication import (
-    algorithm_bandwidth,
-    bus_bandwidth,
-    collective_time,
-    replayed_communication_time,
-)
+from pytest_ddl.bench.metrics.communication import CollectiveTiming, replayed_communication_time
 from pytest_ddl.cluster.worker import current_rank
 
 __all__ = ["CollectiveTiming", "measure_collectives", "replayed_communication_time"]
@@ -35,56 +29,6 @@ _PROOF_PERIOD = 1021
 """Values of the first replica repeat after this number of elements when results are checked; replica k has k times as
 much. They are small whole numbers, whose sums float32 holds exactly in any order. The period is a prime, so that parts
 of a message that are mixed up are seen for any usual size of a part."""
-
-
-@dataclass(frozen=True)
-class CollectiveTiming:
-    """Times of collectives of one kind and size that ran one after the other in one launch."""
-
-    strategy: str
-    kind: str
-    size: int
-    """Bytes of the operation, as nccl-tests counts them. For an all-reduce, this is the tensor of each replica. For an
-    all-gather, it is the whole gathered tensor."""
-    replicas: int
-    samples: tuple[float, ...]
-    """Seconds of one collective on the slowest rank. Each sample is one call of a graph that runs ``per_call``
-    collectives."""
-    per_call: int
-    device: str = "cpu"
-    pinned: bool = False
-    machine: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of one collective: the median of the samples."""
-        return collective_time(self.samples)
-
-    @property
-    def algorithm_bandwidth(self) -> float:
-        """Algorithm bandwidth in bytes/s; see :func:`~pytest_ddl.bench.metrics.communication.algorithm_bandwidth`."""
-        return algorithm_bandwidth(self.size, self.seconds)
-
-    @property
-    def bus_bandwidth(self) -> float:
-        """Bus bandwidth in bytes/s; see :func:`~pytest_ddl.bench.metrics.communication.bus_bandwidth`."""
-        return bus_bandwidth(self.kind, self.size, self.seconds, self.replicas)
-
-    def as_json(self) -> dict[str, Any]:
-        derived = {name: getattr(self, name) for name in ("seconds", "algorithm_bandwidth", "bus_bandwidth")}
-        return {**asdict(self), "derived": derived}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CollectiveTiming:
-        """Return the timing that :meth:`as_json` wrote."""
-        given = {key: value for key, value in data.items() if key != "derived"}
-        return cls(**{**given, "samples": tuple(given["samples"])})
-
-    def __str__(self) -> str:
-        return (
-            f"{self.strategy} {self.kind} of {self.size} B: {self.seconds * 1e6:.1f} µs, "
-            f"{self.algorithm_bandwidth / 1e9:.3f} GB/s, bus {self.bus_bandwidth / 1e9:.3f} GB/s"
-        )
 
 
 def measure_collectives(

@@ -32,7 +32,7 @@ def _refuse_wrong_arguments(config: pytest.Config, arguments: dict[str, Any]) ->
     :raises pytest.UsageError: for the first wrong argument. The message is one line.
     """
     from pytest_ddl.comparisons import registered_checks
-    from pytest_ddl.equivalence.question import ArgumentError, Question
+    from pytest_ddl.equivalence.runs.question import ArgumentError, Question
     from pytest_ddl.items.selection import DdlMark
     from pytest_ddl.session import harness_of
 
@@ -106,7 +106,7 @@ def report_or(represent: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that shows only the report of a failed comparison or recovery, and other failures as before."""
 
     def repr_failure(excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
-        from pytest_ddl.equivalence.report import DivergenceError
+        from pytest_ddl.equivalence.verdict.report import DivergenceError
         from pytest_ddl.faults.report import RecoveryError
 
         if isinstance(excinfo.value, DivergenceError | RecoveryError):

@@ -20,15 +20,14 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from pytest_ddl.cluster.explain import Answer, Fate, explain_start
-from pytest_ddl.cluster.launcher import Launcher, LaunchError, Reservation, WorkerProcess, reserve
+from pytest_ddl.cluster.launcher import Launcher, Reservation, WorkerProcess, reserve
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.protocol import (
     Boot,
     Failure,
     Kind,
     Notice,
     Request,
-    Snapshot,
-    Surroundings,
     UnreadableError,
     decode,
     encode,
@@ -37,6 +36,7 @@ from pytest_ddl.cluster.rotation import rotated
 from pytest_ddl.cluster.sending import send
 from pytest_ddl.cluster.ship import user_modules
 from pytest_ddl.cluster.stacks import stacks_of
+from pytest_ddl.cluster.state.surroundings import Snapshot, Surroundings
 from pytest_ddl.strategies.base import StrategyDefinition, topology_of
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task
 
@@ -438,8 +438,7 @@ class Cluster:
         self.reservation.release()
 
 
-class _PortTakenError(ClusterError):
-    pass
+class _PortTakenError(ClusterError): ...
 
 
 def _start_error(spec: StrategySpec, answers: Sequence[Answer]) -> ClusterError:

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import IO
 
 from pytest_ddl.cluster import strays
-from pytest_ddl.cluster.launcher import LaunchError
-from pytest_ddl.cluster.obstacles import cannot_start, cannot_write, temporary_folder
+from pytest_ddl.cluster.obstacles import LaunchError, cannot_start, cannot_write, temporary_folder
 
 _MODULES = re.compile(r"^Extension modules: .*\n?", re.MULTILINE)
 """Last line of faulthandler's output. It is left out, because its kilobytes of names would hide the crash's reason."""

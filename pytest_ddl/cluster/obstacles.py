@@ -21,6 +21,10 @@ _MORE_FILES = "raise the number of open files, for example with `ulimit -n 4096`
 _LIMITS = ((resource.RLIMIT_AS, "address space", "-v"), (resource.RLIMIT_DATA, "data segment", "-d"))
 
 
+class LaunchError(RuntimeError):
+    """Worker processes cannot be started. The message states the reason."""
+
+
 def without_proxy_here(environ: Mapping[str, str], hosts: Sequence[str] = _LOCAL) -> dict[str, str]:
     """Return environment variables that keep connections within a cluster away from a proxy.
 

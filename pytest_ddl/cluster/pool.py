@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ddl.cluster.cluster import Cluster
-from pytest_ddl.cluster.launcher import Launcher, LaunchError
+from pytest_ddl.cluster.launcher import Launcher
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.resources import ResourcesBusyError, Slots
 from pytest_ddl.strategies.base import StrategyDefinition, topology_of
 from pytest_ddl.strategies.spec import StrategySpec

@@ -16,11 +16,10 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from pytest_ddl.cluster import imported_files
 from pytest_ddl.cluster.call_warnings import pickled
 from pytest_ddl.cluster.examples import run_example
 from pytest_ddl.cluster.parameters import in_words
@@ -34,15 +33,41 @@ from pytest_ddl.cluster.protocol import (
     Request,
     SessionPlan,
 )
+from pytest_ddl.cluster.state import imported_files
+from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.strategies.parameter_server import join_scheduled
 
 if TYPE_CHECKING:
-    from pytest_ddl.cluster.worker import Worker
-
+    from pytest_ddl.cluster.state.process_state import ProcessState
 
 _NO_REWRITE_WARNING = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
 """Options against a warning. A rank has imported this package before pytest starts, and pytest warns about that. If
 warnings are errors, pytest would not start."""
+
+
+class Worker(Protocol):
+    """What a session uses of the process that it runs in."""
+
+    state: ProcessState
+    context: RankContext
+
+    def next_request(self) -> Request:
+        """Wait for the next request."""
+
+    def push_back(self, request: Request) -> None:
+        """Put a request back, so that it is the next one."""
+
+    def reply(self, request: Request, body: Any = None) -> None:
+        """Send the reply to a request."""
+
+    def answer(self, request: Request) -> None:
+        """Carry out a request that needs no open session, and reply."""
+
+    def notify(self) -> None:
+        """Send a notice that the current request has ended with an exception."""
+
+    def text_here(self, text: str) -> str:
+        """Return a text with the paths of the pytest process."""
 
 
 # Compared by identity, because pluggy keeps plugins in sets.

@@ -21,8 +21,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_ddl.cluster.launcher import LaunchError
-from pytest_ddl.cluster.obstacles import cannot_start, cannot_write
+from pytest_ddl.cluster.obstacles import LaunchError, cannot_start, cannot_write
 
 HOST = "127.0.0.1"
 FIRST_PORT, LAST_PORT = 18000, 32000

@@ -16,7 +16,7 @@ from pytest_ddl.conformance.kinds import prepared
 from pytest_ddl.conformance.layers import GLOBAL_BATCH
 from pytest_ddl.conformance.registry import ConformanceCheck
 from pytest_ddl.conformance.subjects import Subject
-from pytest_ddl.equivalence.report import DivergenceError
+from pytest_ddl.equivalence.verdict.report import DivergenceError
 
 if TYPE_CHECKING:
     from pytest_ddl.strategies.spec import Capabilities, StrategySpec

@@ -50,7 +50,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _on_hosts(options: argparse.Namespace) -> int:
-    from pytest_ddl.cluster.launcher import LaunchError
+    from pytest_ddl.cluster.obstacles import LaunchError
     from pytest_ddl.doctor.on_hosts import examine_hosts
 
     if options.tensorflow:

@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 from pytest_ddl.cluster import network
-from pytest_ddl.cluster.launcher import LaunchError
-from pytest_ddl.cluster.obstacles import loopback_problem, without_proxy_here
+from pytest_ddl.cluster.obstacles import LaunchError, loopback_problem, without_proxy_here
 from pytest_ddl.cluster.resources import FIRST_PORT, LAST_PORT, PortLease
 from pytest_ddl.doctor.findings import Finding, ok, problem, warning
 

@@ -16,7 +16,7 @@ from pytest_ddl.doctor.findings import Status
 from pytest_ddl.doctor.registry import PROBES
 from pytest_ddl.doctor.report import FORMAT, as_json
 from pytest_ddl.hosts.preflight import Problem
-from pytest_ddl.hosts.registry import group_of
+from pytest_ddl.hosts.transports.registry import group_of
 
 _FIT = "the hosts have the same versions and files, and reach each other"
 

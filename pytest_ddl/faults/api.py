@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.equivalence.expectations import Expect
 from pytest_ddl.equivalence.findings import Symptom
-from pytest_ddl.equivalence.question import (
+from pytest_ddl.equivalence.runs.api import question_of
+from pytest_ddl.equivalence.runs.comparer import Comparer
+from pytest_ddl.equivalence.runs.question import (
     SEED,
     ArgumentError,
     Question,
@@ -17,18 +19,16 @@ from pytest_ddl.equivalence.question import (
     explains_arguments,
     is_whole,
 )
-from pytest_ddl.equivalence.runs.api import question_of
-from pytest_ddl.equivalence.runs.comparer import Comparer
+from pytest_ddl.faults.rank.fault import FaultError
 from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.sweep import Faults, Injector, NotInjectedError, Plan, Sweep, inject, parsed
 from pytest_ddl.faults.tasks import Tasks
 from pytest_ddl.faults.trials import Restarts
 from pytest_ddl.hints import Hint
 from pytest_ddl.items.selection import is_seconds
-from pytest_ddl.training.faults import FaultError
 
 if TYPE_CHECKING:
-    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.equivalence.verdict.report import Report
     from pytest_ddl.records import TrainingRecord
     from pytest_ddl.strategies.registry import StrategyRegistry
     from pytest_ddl.strategies.spec import StrategySpec

@@ -14,7 +14,7 @@ from pytest_ddl.hints import Hint
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.findings import Finding
-    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.equivalence.verdict.report import Report
     from pytest_ddl.records import TrainingRecord
 
 _SHOWN = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.hosts.transport import Host, Transport, TransportError
 
 T = TypeVar("T")

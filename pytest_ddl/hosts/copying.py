@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.relocating import Places
 from pytest_ddl.cluster.session_folder import PREFIX
 from pytest_ddl.hosts import copies, preflight, questions

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.cluster.launcher import LaunchError
-from pytest_ddl.cluster.obstacles import how_it_ended
+from pytest_ddl.cluster.obstacles import LaunchError, how_it_ended
 from pytest_ddl.cluster.relocating import Places
 from pytest_ddl.hosts import questions, spawning
 from pytest_ddl.hosts.agent import BEAT, SILENCE

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.cluster.launcher import LaunchError
-from pytest_ddl.cluster.obstacles import cannot_write
+from pytest_ddl.cluster.obstacles import LaunchError, cannot_write
 from pytest_ddl.cluster.resources import FIRST_PORT, LAST_PORT
 from pytest_ddl.hosts import questions
 from pytest_ddl.hosts.link import HostLink

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pytest_ddl.cluster.cgroups import usable_cores
-from pytest_ddl.cluster.launcher import PLACE, LaunchError, Reservation
+from pytest_ddl.cluster.launcher import PLACE, Reservation
 from pytest_ddl.cluster.local_launcher import CPU_SLOTS_PER_CORE, START_TIMEOUT
-from pytest_ddl.cluster.obstacles import without_proxy_here
+from pytest_ddl.cluster.obstacles import LaunchError, without_proxy_here
 from pytest_ddl.cluster.resources import Ledger
 from pytest_ddl.hosts.group import HostGroup
 from pytest_ddl.hosts.link import HostLink

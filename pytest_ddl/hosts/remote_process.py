@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import IO, Any
 
-from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.local_process import tail
+from pytest_ddl.cluster.obstacles import LaunchError
 
 _STOP_WAIT = 5.0
 """Maximum seconds until a process is suspended."""

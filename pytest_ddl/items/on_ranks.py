@@ -11,17 +11,17 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pytest
 
 from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, ClusterError, Fate
 from pytest_ddl.cluster.explain import sections
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.parameters import difference, in_words
-from pytest_ddl.cluster.protocol import Kind, PhaseResult
+from pytest_ddl.cluster.protocol import Kind, PhaseResult, RankWarning
 from pytest_ddl.harness import START_TIMEOUT
 from pytest_ddl.items.merge import (
     collection_differs,
@@ -32,10 +32,9 @@ from pytest_ddl.items.merge import (
     merge_phase,
     output_sections,
 )
-from pytest_ddl.items.selection import parse_mark
+from pytest_ddl.items.selection import DdlMark, parse_mark
 
 if TYPE_CHECKING:
-    from pytest_ddl.items.spmd import SpmdRunner
     from pytest_ddl.strategies.spec import StrategySpec
 
 SKIP_PATIENCE = 10.0
@@ -51,6 +50,36 @@ class _NotPassedError(Exception):
     """The merged report of a phase is not a pass. The report contains the reason."""
 
 
+class Runner(Protocol):
+    """What all items of a process share: the clusters, and what is told about them."""
+
+    def lease(self, spec: StrategySpec, mark: DdlMark) -> AbstractContextManager[Cluster]:
+        """Lease a cluster for one item."""
+
+    def unavailable(self, spec: StrategySpec, mark: DdlMark) -> str | None:
+        """Return why a variant cannot run here, or ``None``."""
+
+    def timeout(self, mark: DdlMark) -> float:
+        """Return the time limit of an item in seconds."""
+
+    def open_session(self, cluster: Cluster, item: pytest.Item, deadline: float) -> None:
+        """Make the ranks collect the item's file, unless they already have.
+
+        :raises ClusterError: if pytest cannot start in a rank.
+        """
+
+    def next_in(self, cluster: Cluster, item: pytest.Item, nextitem: pytest.Item | None) -> str | None:
+        """Return the id of the item that these ranks run next. It decides which of their fixtures stay alive."""
+
+    def report_session_end(
+        self, item: pytest.Item, cluster: Cluster, answers: Sequence[Answer], *, later: bool = False
+    ) -> None:
+        """Report failures of fixtures of wider scopes that were torn down after an item's own tear-down."""
+
+    def record_warnings(self, found: Iterable[RankWarning]) -> None:
+        """Add the ranks' warnings to the summary of this process."""
+
+
 class ItemOnRanks:
     """Runner of one item, whose set-up, body and tear-down run on the ranks of a cluster.
 
@@ -59,9 +88,7 @@ class ItemOnRanks:
     the phase.
     """
 
-    def __init__(
-        self, runner: SpmdRunner, item: pytest.Function, nextitem: pytest.Item | None, spec: StrategySpec
-    ) -> None:
+    def __init__(self, runner: Runner, item: pytest.Function, nextitem: pytest.Item | None, spec: StrategySpec) -> None:
         self._runner = runner
         self._item = item
         self._nextitem = nextitem

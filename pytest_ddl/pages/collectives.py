@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.pages.picture import Picture, svg
 from pytest_ddl.records import CollectiveRecord, RankRecord, TrainingRecord

@@ -16,7 +16,7 @@ from pytest_ddl.equivalence.evidence.observe import (
     shared_steps,
 )
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
-from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import Array, TrainingRecord, VariableRecord
 
 MOST_STEPS, LEAST_STEPS = 200, 6

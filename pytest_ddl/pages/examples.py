@@ -9,7 +9,7 @@ from html import escape
 from itertools import groupby
 
 from pytest_ddl.equivalence.evidence.coverage import Coverage, Order, coverage
-from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.pages.picture import Picture
 from pytest_ddl.records import BatchRecord, TrainingRecord
 from pytest_ddl.web.units import DASH

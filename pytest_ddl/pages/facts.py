@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.equivalence.text import headline
+from pytest_ddl.equivalence.verdict.text import headline
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.findings import Finding
-    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.equivalence.verdict.report import Report
 
 UNKNOWN = "not known"
 PAGE = "ddl_page"

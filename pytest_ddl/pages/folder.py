@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_ddl.pages.facts import Facts
 
 if TYPE_CHECKING:
-    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.equivalence.verdict.report import Report
 
 INDEX = "index.html"
 _WRITER = "pytest-ddl --ddl-report"

@@ -7,8 +7,8 @@ from html import escape
 
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.findings import Finding
-from pytest_ddl.equivalence.report import Report
-from pytest_ddl.equivalence.text import headline
+from pytest_ddl.equivalence.verdict.report import Report
+from pytest_ddl.equivalence.verdict.text import headline
 from pytest_ddl.pages.facts import place_of
 from pytest_ddl.pages.numbers import shown
 from pytest_ddl.web.units import TIMES

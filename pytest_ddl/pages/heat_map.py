@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.pages.distances import Distance, Distances, at_step, bounds_of
 from pytest_ddl.pages.numbers import shown
 from pytest_ddl.pages.picture import Picture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.pages.numbers import decades, power, shown
 from pytest_ddl.pages.picture import Line, Picture, Tick, place, plot, step_ticks
 from pytest_ddl.records import TrainingRecord

@@ -8,7 +8,7 @@ from importlib.resources import files
 import numpy as np
 
 from pytest_ddl.equivalence.findings import CheckResult, Outcome
-from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.pages.collectives import CAUSES, collectives
 from pytest_ddl.pages.differences import differences
 from pytest_ddl.pages.distances import measured

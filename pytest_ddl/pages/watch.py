@@ -17,7 +17,7 @@ from pytest_ddl.pages.facts import PAGE, PROPERTIES, Facts
 from pytest_ddl.pages.folder import prepare, write_index, write_page
 
 if TYPE_CHECKING:
-    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.equivalence.verdict.report import Report
 
 COMPARED = pytest.StashKey[list[Facts]]()
 """Facts of the comparisons of a test, in order."""

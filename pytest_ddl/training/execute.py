@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -15,12 +15,11 @@ from pytest_ddl.records import ErrorRecord, RankRecord
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.strategies.parameter_server import join_scheduled
 from pytest_ddl.tracebacks import Frame, own_frame, package_of
-from pytest_ddl.training import environment, layouts
+from pytest_ddl.training import environment, layouts, notice
 from pytest_ddl.training.callback_ops import refuses_callbacks
 from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.host_generators import HostGenerators
-from pytest_ddl.training.observers.points import PointObserver
-from pytest_ddl.training.observers.registry import OBSERVERS
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.recorder import Recorder
 from pytest_ddl.training.replica_arguments import ReplicaArguments
 from pytest_ddl.training.replica_functions import observed
@@ -28,12 +27,19 @@ from pytest_ddl.training.run import RestartRequested, Run
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.whole import as_one_step
 
-_OWN = os.path.dirname(__file__) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_OWN = (os.path.join(_PACKAGE, "training", ""), os.path.join(_PACKAGE, "faults", ""))
+"""Folders of this package whose code calls the program, or is called by it."""
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def execute(train: Callable[[Run], Any], settings: RunSettings, context: RankContext) -> RankRecord:
-    """Call ``train(run)`` and return its record, which includes an error of the program."""
+def execute(
+    train: Callable[[Run], Any], settings: RunSettings, context: RankContext, observers: Sequence[type[Observer]]
+) -> RankRecord:
+    """Call ``train(run)`` and return its record, which includes an error of the program.
+
+    :param observers: what observes the run, if ``settings.observe`` is true.
+    """
     if settings.without_strategy:
         import tensorflow as tf
 
@@ -41,11 +47,12 @@ def execute(train: Callable[[Run], Any], settings: RunSettings, context: RankCon
     if context.capabilities.global_view:
         # DTensor has no kernel for the observing operation, and its replica functions see the global batch anyway.
         settings = replace(settings, observe=False)
-    record, error = _attempt(train, settings, context)
+    record, error = _attempt(train, settings, context, observers)
     # An injected exception in a callback looks like one.
-    if error is None or not settings.observe or settings.faults or not refuses_callbacks(error):
+    disturbed = settings.points is not None and settings.points.disturbs
+    if error is None or not settings.observe or disturbed or not refuses_callbacks(error):
         return record
-    again, second = _attempt(train, replace(settings, observe=False), context)
+    again, second = _attempt(train, replace(settings, observe=False), context, observers)
     if second is not None and refuses_callbacks(second):
         return record  # the failed Python operation is the program's own
     why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
@@ -54,7 +61,7 @@ def execute(train: Callable[[Run], Any], settings: RunSettings, context: RankCon
 
 
 def _attempt(
-    train: Callable[[Run], Any], settings: RunSettings, context: RankContext
+    train: Callable[[Run], Any], settings: RunSettings, context: RankContext, observers: Sequence[type[Observer]]
 ) -> tuple[RankRecord, BaseException | None]:
     recorder = Recorder(settings, context)
     arguments = ReplicaArguments(settings, uses_coordinator(context.strategy))
@@ -67,12 +74,15 @@ def _attempt(
         stack.enter_context(environment.whole_products())
         stack.enter_context(recorder.creations.observed())
         recorder.creations.traces = settings.observe
+        notice.renew()
+        points = () if settings.points is None else (settings.points.observer(settings, context, recorder),)
         if settings.observe:
-            recorder.observers = tuple(make(settings, context, recorder) for make in OBSERVERS)
+            recorder.observers = (*(make(settings, context, recorder) for make in observers), *points)
             stack.enter_context(observed(context.strategy, recorder.consumption, recorder.observers, arguments))
         else:
             recorder.note(NoteKind.BATCHES, "the batches of the replicas were not observed")
-            stack.enter_context(PointObserver(settings, context, recorder).installed())
+            for observer in points:
+                stack.enter_context(observer.installed())
         try:
             run = Run(settings, context, recorder)
             train(run)

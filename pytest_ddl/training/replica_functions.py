@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_ddl.training import adapter, current_call
 from pytest_ddl.training.consumption import Consumption, observe_call
-from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.replacing import named_like
 from pytest_ddl.training.replica_arguments import ReplicaArguments
 

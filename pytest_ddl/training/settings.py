@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_ddl.records import Array
-from pytest_ddl.training.faults import Fault
 from pytest_ddl.training.places import Places
+from pytest_ddl.training.points import PointPlan
 
 
 @dataclass(frozen=True)
@@ -151,16 +151,8 @@ class RunSettings:
     """
     places: Places | None = None
     """Places of the examples, by which random numbers are the same in both runs; only with ``random``."""
-    points: bool = False
-    """True to log the points of the run at which faults can strike."""
-    writes: bool = False
-    """True to log the changes of files in each save too, which costs a helper process."""
-    faults: tuple[Fault, ...] = ()
-    """Faults that strike in this attempt, of all tasks."""
-    servers: tuple[str, ...] = ()
-    """Tasks that run no program. They are struck at points of the first rank."""
-    cut_outside: bool = False
-    """True if the platform cuts the host of a task off for a partition, and not a relay."""
+    points: PointPlan | None = None
+    """Plan to follow the points of the run; ``None`` if nothing follows them."""
     lineage: tuple[tuple[int, frozenset[str]], ...] = ()
     """Step of the uninterrupted run -> digests of the values of its trainable variables on this rank.
 

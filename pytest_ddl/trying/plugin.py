@@ -68,7 +68,7 @@ def _test_of(plan: dict[str, Any]) -> Any:
     def script(ddl_equivalence: Any, _ddl_spec: Any, request: pytest.FixtureRequest) -> None:
         __tracebackhide__ = True
         from pytest_ddl.comparisons import assert_equivalence
-        from pytest_ddl.equivalence.report import DivergenceError
+        from pytest_ddl.equivalence.verdict.report import DivergenceError
         from pytest_ddl.items.selection import parse_mark
         from pytest_ddl.session import harness_of
         from pytest_ddl.trying.program import TriedScript

@@ -95,6 +95,7 @@ class TriedScript:
 
         def keras_loaded(keras: Any) -> None:
             objects.install(put, keras)
+            strategies.keep_scope(put, keras, found)
             calls.install_keras(put, keras)
             synthetic.install(put, keras, self.examples, replaced)
             if not self.source.mentions_strategy:

@@ -105,6 +105,18 @@ def install(put: Replacements, strategy: Any, found: Found) -> None:
         put.put(type(strategy), "cluster_resolver", property(lambda _self: fixed))
 
 
+def keep_scope(put: Replacements, keras: Any, found: Found) -> None:
+    """Ignore ``clear_session``: it replaces the default graph, and the graph knows in which ``scope()`` the script is.
+
+    Scripts call it first, to remove what earlier runs in a notebook have made.
+    """
+    import tensorflow as tf
+
+    for owner in (keras.backend, keras.utils, tf.keras.backend, tf.keras.utils):
+        if hasattr(owner, "clear_session"):
+            put.put(owner, "clear_session", _ignored(f"{keras.__name__}.clear_session", found))
+
+
 def _constructor(name: str, original: Any, strategy: Any, found: Found) -> Any:
     def give() -> Any:
         found.add("strategies", f"{name} at {place()}")

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_ddl.equivalence.evidence.slices import Slices
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.runs.slices import examples_to_recompute, parts_to_recompute, slices_to_recompute
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import (
     BatchRecord,
     GradientRecord,

@@ -22,8 +22,8 @@ from simulated_gradients import (
 )
 
 from pytest_ddl.equivalence.findings import CheckResult, Outcome
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import GradientStage, OptimizerRecord, TrainingRecord
 
 CLIPPERS = {"clipnorm": clipped_by_norm, "global_clipnorm": clipped_globally, "clipvalue": clipped_by_value}

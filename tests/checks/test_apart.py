@@ -12,8 +12,8 @@ from simulated_gradients import Batch, Gradient, Way, global_mean, scaled, train
 
 from pytest_ddl.equivalence.findings import Doubt
 from pytest_ddl.equivalence.probes import apart
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import DrawRecord, ErrorRecord, GradientStage, GradientSum, StepRecord, TrainingRecord
 from pytest_ddl.training import neutral

@@ -22,8 +22,8 @@ from simulated_gradients import (
 )
 from simulated_training import Program, pair
 
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import LayerRecord, StepRecord, TrainingRecord
 
 UNEVEN = (12, 5, 12)

@@ -29,8 +29,8 @@ from simulated_gradients import (
 )
 
 from pytest_ddl.equivalence.findings import Finding
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import LayerRecord
 
 NUMERIC = ["STEP-EQ", "UNEVEN-EQ", "OPT-STATE", "REPLICA-EQ", "MOVES"]

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.runs.closures import with_closures
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import GradientRecord, GradientStage, RankRecord, StepRecord, TrainingRecord, VariableRecord
 from pytest_ddl.records import VariableKind as Kind
 from pytest_ddl.strategies.spec import Capabilities

@@ -23,7 +23,7 @@ from simulated_gradients import (
 )
 
 from pytest_ddl.equivalence.findings import Grounds
-from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.report import Report
 
 NUMERIC = ["STEP-EQ", "REPLICA-EQ"]
 RULES: list[dict[str, Any]] = [{}, {"rule": "Adam"}, {"momentum": 0.9}]

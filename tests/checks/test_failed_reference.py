@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from simulated_training import Program, pair
 
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import ErrorRecord, RankRecord
 

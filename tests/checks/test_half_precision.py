@@ -12,11 +12,11 @@ from pytest_ddl.equivalence.evidence.arithmetic import half_precision, longest_c
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
 from pytest_ddl.equivalence.findings import Doubt
 from pytest_ddl.equivalence.outcomes import passed
-from pytest_ddl.equivalence.question import Question
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.runs.comparer import PlainComparison
+from pytest_ddl.equivalence.runs.question import Question
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.equivalence.verdict.own_precision import judged_in_own_precision, replaced_policies
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.records import ErrorRecord, GraphRecord, LayerRecord, TrainingRecord, VariableKind
 from pytest_ddl.strategies.registry import StrategyRegistry

@@ -12,8 +12,8 @@ from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.findings import Reason
 from pytest_ddl.equivalence.ledger import HARMLESS
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import RankRecord, StepRecord, TrainingRecord, VariableKind
 
 NAN, INF = float("nan"), float("inf")

@@ -13,10 +13,10 @@ from pytest_ddl.equivalence.checks.registry import CHECKS, Check
 from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.findings import Finding, Outcome
 from pytest_ddl.equivalence.outcomes import failed
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise
 from pytest_ddl.equivalence.verdict.precedence import root_causes
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.hints import FrontEnd
 from pytest_ddl.records import ErrorRecord, LayerRecord, TrainingRecord, VariableKind, VariableRecord
 

@@ -9,8 +9,8 @@ import pytest
 from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.findings import Outcome
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.hints import FrontEnd
 from pytest_ddl.records import LayoutRecord, TrainingRecord
 from pytest_ddl.strategies.spec import Capabilities

@@ -13,8 +13,8 @@ from pytest_ddl.equivalence.checks.registry import CHECKS
 from pytest_ddl.equivalence.findings import Outcome, Reason
 from pytest_ddl.equivalence.ledger import Entry, Quantity
 from pytest_ddl.equivalence.outcomes import passed
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import (
     BatchRecord,
     CollectiveRecord,

@@ -10,8 +10,8 @@ import pytest
 from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.findings import Outcome
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import ErrorRecord, GradientRecord, GradientStage, TrainingRecord, VariableKind
 
 RIGHT = {"replicas": 2, "expected_replicas": 2, "own_strategies": []}

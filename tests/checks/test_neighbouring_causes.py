@@ -30,8 +30,8 @@ from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.probes import stale as stale_probe
 from pytest_ddl.equivalence.probes.stale import stale_update
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import (
     GradientStage,
     LayoutRecord,

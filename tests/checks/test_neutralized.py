@@ -12,8 +12,8 @@ from simulated_training import Program, pair
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.diagnosis.candidates.shared import random_layers
 from pytest_ddl.equivalence.probes import neutralized as neutralized_probe
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import DrawRecord, ErrorRecord, LayerRecord, StepRecord, TrainingRecord
 from pytest_ddl.training import neutral

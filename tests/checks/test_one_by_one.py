@@ -12,10 +12,10 @@ from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.diagnosis.first_closure import first_difference
 from pytest_ddl.equivalence.evidence.replica_calls import are_equal, strange_examples
 from pytest_ddl.equivalence.probes import one_by_one
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.runs.alignment import align
 from pytest_ddl.equivalence.runs.sums import with_sums
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import GradientRecord, GradientStage, RankRecord, StepRecord, TrainingRecord, VariableRecord
 from pytest_ddl.records import VariableKind as Kind
 from pytest_ddl.strategies.spec import Capabilities

@@ -11,8 +11,8 @@ import pytest
 from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.findings import Outcome
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import RankRecord, StepRecord, TrainingRecord, VariableKind, VariableRecord
 
 NAN, INF = float("nan"), float("inf")

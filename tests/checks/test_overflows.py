@@ -9,8 +9,8 @@ import pytest
 from simulated_training import Program, simulate
 
 from pytest_ddl.equivalence.evidence.unmoved import unmoved
-from pytest_ddl.equivalence.question import Question
 from pytest_ddl.equivalence.runs.comparer import PlainComparison
+from pytest_ddl.equivalence.runs.question import Question
 from pytest_ddl.equivalence.verdict.overflows import parting
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.records import GradientRecord, GradientStage, StepRecord, TrainingRecord, VariableKind, VariableRecord

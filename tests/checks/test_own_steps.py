@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Reason, Unjudged
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import needs_noise
 from pytest_ddl.equivalence.verdict.own_steps import MOST, step_by_step, up_to
 from pytest_ddl.equivalence.verdict.precedence import root_causes
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import RankRecord, StepRecord, TrainingRecord
 from pytest_ddl.training.settings import RunSettings, States
 

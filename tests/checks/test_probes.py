@@ -8,8 +8,8 @@ import pytest
 from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.probes.registry import PROBES, Needs, Probe
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import ErrorRecord
 
 

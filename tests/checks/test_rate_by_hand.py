@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ddl.equivalence.diagnosis.case import Case
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.records import (
     GradientRecord,

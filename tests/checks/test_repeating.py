@@ -15,8 +15,8 @@ from pytest_ddl.equivalence.probes import nonfinite as nonfinite_probe
 from pytest_ddl.equivalence.probes import one_by_one as one_by_one_probe
 from pytest_ddl.equivalence.probes import registry as probes
 from pytest_ddl.equivalence.probes import stale as stale_probe
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge, require
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import ErrorRecord, GradientRecord, GradientStage, TrainingRecord
 from pytest_ddl.training.settings import RunSettings
 

@@ -9,9 +9,9 @@ from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
-from pytest_ddl.equivalence.report import DivergenceError, Report
-from pytest_ddl.equivalence.text import render_report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import DivergenceError, Report
+from pytest_ddl.equivalence.verdict.text import render_report
 from pytest_ddl.records import ErrorRecord
 
 

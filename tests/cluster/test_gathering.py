@@ -16,8 +16,8 @@ import pytest
 
 from pytest_ddl.cluster import cluster as cluster_module
 from pytest_ddl.cluster.cluster import Cluster, ClusterError, Fate
-from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.local_process import LocalProcess
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.protocol import Failure, Kind, Notice, Reply, Request, decode, encode
 from pytest_ddl.cluster.resources import PortLease
 from pytest_ddl.strategies.spec import StrategySpec, Task

@@ -15,9 +15,8 @@ import pytest
 
 from pytest_ddl.cluster import strays
 from pytest_ddl.cluster.cluster import Answer, Fate
-from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.local_launcher import LocalLauncher
-from pytest_ddl.cluster.obstacles import cannot_write, how_it_ended, loopback_problem, without_proxy_here
+from pytest_ddl.cluster.obstacles import LaunchError, cannot_write, how_it_ended, loopback_problem, without_proxy_here
 from pytest_ddl.cluster.preload import import_all
 from pytest_ddl.cluster.zygote import short_path
 

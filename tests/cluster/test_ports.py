@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_ddl.cluster import resources
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.resources import PortLease
 
 HOLDER = """

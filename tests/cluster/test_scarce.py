@@ -20,10 +20,9 @@ import psutil
 import pytest
 
 from pytest_ddl.cluster import local_launcher, resources, strays
-from pytest_ddl.cluster.launcher import LaunchError
 from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.cluster.local_process import LocalProcess
-from pytest_ddl.cluster.obstacles import cannot_start, temporary_folder
+from pytest_ddl.cluster.obstacles import LaunchError, cannot_start, temporary_folder
 from pytest_ddl.cluster.resources import Ledger, PortLease
 from tests.fire.registry import SCARCITIES
 from tests.polling import wait_until

@@ -98,5 +98,9 @@ def number_that_only_a_name_uses(run: Any) -> None:
     _train(run, lambda: ROWS, layers=lambda: [keras.layers.Dense(2, name=f"dense_{random.randrange(10**6)}")])
 
 
+def data_of_its_own(run: Any) -> None:
+    _train(run, lambda: np.random.normal(size=(48, 4)).astype("float32"))
+
+
 def plain(run: Any) -> None:
     _train(run, lambda: ROWS)

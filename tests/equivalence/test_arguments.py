@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import pytest_ddl
-from pytest_ddl.equivalence.question import ArgumentError, Question, explains_arguments
+from pytest_ddl.equivalence.runs.question import ArgumentError, Question, explains_arguments
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.registry import StrategyRegistry
 

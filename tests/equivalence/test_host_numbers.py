@@ -14,7 +14,7 @@ import host_number_programs as programs
 from pytest_ddl import check_training
 from pytest_ddl.equivalence.probes.unseeded import CAUSE
 
-GIVEN = {"global_batch_size": 12, "steps": 3, "timeout": 170}
+GIVEN = {"global_batch_size": 12, "steps": 4, "timeout": 170}
 
 
 @pytest.mark.slow
@@ -42,6 +42,7 @@ def test_numbers_that_workers_do_not_share_are_found(program):
     [
         (programs.shuffled_after_a_seed, False),
         (programs.number_that_only_a_name_uses, True),
+        (programs.data_of_its_own, True),
         (programs.weight_of_a_step_with_a_seed, False),
         (programs.weights_by_tensorflow, True),
         (programs.plain, False),

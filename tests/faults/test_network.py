@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import recovery_programs as programs
 
 from pytest_ddl import Sweep, check_training
-from pytest_ddl.equivalence.question import ArgumentError
+from pytest_ddl.equivalence.runs.question import ArgumentError
 from pytest_ddl.faults.verdict import Verdict
 
 pytestmark = pytest.mark.slow

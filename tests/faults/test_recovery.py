@@ -14,9 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import recovery_programs as programs
 
 from pytest_ddl import Sweep, check_training, generators
-from pytest_ddl.equivalence.question import ArgumentError
+from pytest_ddl.equivalence.runs.question import ArgumentError
+from pytest_ddl.faults.rank.write_gate import why_not
 from pytest_ddl.faults.verdict import FIXES, Verdict
-from pytest_ddl.training.write_gate import why_not
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import pytest_ddl
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.hosts.remote import RemoteLauncher
 from pytest_ddl.hosts.transport import Host, Transport, TransportArguments, TransportError
 from pytest_ddl.hosts.transports.netns import Netns

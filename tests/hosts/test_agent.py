@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.hosts.agent import Agent
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.hosts.checked import command_of, hosts_of
 from pytest_ddl.hosts.group import HostGroup
-from pytest_ddl.hosts.registry import launcher_over
 from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, TransportError
+from pytest_ddl.hosts.transports.registry import launcher_over
 
 HOSTS = (Host("a"),)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.cli import main
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.doctor import on_hosts
 from pytest_ddl.hosts.group import HostGroup
 from tests.hosts.conftest import Emulated

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Cluster
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.cluster.resources import ResourcesBusyError
 from pytest_ddl.config import resolve_without_pytest

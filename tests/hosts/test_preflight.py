@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.resources import PortLease
 from pytest_ddl.hosts import preflight, questions
 from pytest_ddl.hosts.remote import RemoteLauncher

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.config import UsageError, resolve_without_pytest
 from pytest_ddl.harness import Harness
 from pytest_ddl.hosts import copies, questions

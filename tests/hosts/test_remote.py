@@ -18,7 +18,8 @@ import pytest
 
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Answer, Cluster, ClusterError, Fate
-from pytest_ddl.cluster.launcher import PLACE, LaunchError
+from pytest_ddl.cluster.launcher import PLACE
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.hosts import link
 from pytest_ddl.hosts.remote import RemoteLauncher

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.hosts.placement import place
-from pytest_ddl.hosts.registry import built_in_transports, parse_launcher
 from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, TransportError, this_python
 from pytest_ddl.hosts.transports.netns import Netns
+from pytest_ddl.hosts.transports.registry import built_in_transports, parse_launcher
 from pytest_ddl.hosts.transports.slurm import Slurm, cpus_per_node
 from pytest_ddl.hosts.transports.ssh import Ssh
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError

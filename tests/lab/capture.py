@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.runs import comparer
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import TrainingRecord
 from tests.lab.golden import Golden, stem_of
 

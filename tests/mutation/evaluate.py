@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pytest_ddl import check_training
-from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import Array, TrainingRecord
 from tests.evaluation.lines import Row, run_missing
 from tests.evaluation.programs import Program, by_name

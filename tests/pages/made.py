@@ -11,8 +11,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from textwrap import dedent
 
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from tests.checks.simulated_training import Program, pair
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.pages.collectives import BEFORE, SHOWN, collectives, described
 from pytest_ddl.pages.facts import Facts
 from pytest_ddl.records import CollectiveRecord, ErrorRecord

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.equivalence.findings import Finding
-from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.pages.annotations import annotation
 from pytest_ddl.pages.facts import Facts, place_of
 from pytest_ddl.pages.folder import INDEX, prepare, write_index, write_page

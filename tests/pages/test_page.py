@@ -9,8 +9,8 @@ import pytest
 
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.findings import Finding, Grounds
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.pages.page import render
 from pytest_ddl.records import TrainingRecord

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.pages.differences import differences
 from pytest_ddl.pages.distances import MOST_STEPS, Distances, measured
 from pytest_ddl.pages.examples import examples

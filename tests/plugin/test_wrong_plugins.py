@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.comparisons import registered_checks
 from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness

@@ -8,12 +8,13 @@ import tempfile
 
 from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.training import execute
+from pytest_ddl.training.observers.registry import OBSERVERS
 from pytest_ddl.training.settings import RunSettings
 
 
 def _run(train):
     with tempfile.TemporaryDirectory() as folder:
-        return execute.execute(train, RunSettings(tmp_path=folder, is_reference=True), current_rank())
+        return execute.execute(train, RunSettings(tmp_path=folder, is_reference=True), current_rank(), OBSERVERS)
 
 
 def collections():

@@ -13,8 +13,8 @@ import pytest
 from pytest_ddl.records import CollectiveRecord
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.strategies.spec import StrategySpec
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.observers import collectives, graphs
-from pytest_ddl.training.observers.base import Observer
 from pytest_ddl.training.settings import RunSettings
 
 

@@ -39,6 +39,10 @@ if __name__ == "__main__":
     main()
 """
 
+CLEARED = NO_STRATEGY.replace("import numpy", "import tensorflow as tf\nimport numpy").replace(
+    "rng =", "tf.keras.backend.clear_session()\nkeras.utils.clear_session()\nrng ="
+)
+
 METRIC_BEFORE_LOSS = """
 import numpy as np
 import tensorflow as tf

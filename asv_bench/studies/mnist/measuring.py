@@ -22,7 +22,7 @@ from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
-    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.equivalence.verdict.report import Report
     from pytest_ddl.harness import Harness
 
 CHECK_STEPS = 3

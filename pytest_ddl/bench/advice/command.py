@@ -110,7 +110,7 @@ def run(options: argparse.Namespace, program: Callable[[Any], Any] | None = None
     :raises UsageError: if an option cannot be used. Nothing that takes long has started by then.
     """
     from pytest_ddl.cluster.cluster import ClusterError
-    from pytest_ddl.cluster.launcher import LaunchError
+    from pytest_ddl.cluster.obstacles import LaunchError
 
     evaluation, target, after = _given(options)
     train = program or target

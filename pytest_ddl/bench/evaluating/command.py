@@ -21,7 +21,7 @@ from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
 from pytest_ddl.bench.launching.pinning import available_cores
 from pytest_ddl.bench.machine import load_note, machine_facts
 from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, UsageError, check_writable, failed, interruptible
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.target import Target, TargetError
 

@@ -87,7 +87,7 @@ class Verdict:
     """Result of the comparison with one device."""
 
     verdict: str
-    """``pass``, ``fail``, ``known`` or ``inconclusive``; see :class:`pytest_ddl.equivalence.report.Report`."""
+    """``pass``, ``fail``, ``known`` or ``inconclusive``; see :class:`pytest_ddl.equivalence.verdict.report.Report`."""
     headline: str
     """Result in one line: the worst finding, or the first reason why nothing was decided."""
     causes: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.bench.training_to_target import Trial
 
 if TYPE_CHECKING:
-    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.equivalence.verdict.report import Report
     from pytest_ddl.harness import Harness
 
 FACTORS = (0.5, 1.0, 2.0, 4.0)

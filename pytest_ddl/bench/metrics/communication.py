@@ -6,14 +6,12 @@ Bandwidths follow the formulas of nccl-tests.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from pytest_ddl.bench.metrics.registry import NoNumberError, metric
 from pytest_ddl.bench.records import Launch
-
-if TYPE_CHECKING:
-    from pytest_ddl.bench.collectives import CollectiveTiming
 
 KINDS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
@@ -24,6 +22,56 @@ KINDS: dict[str, Callable[[int], float]] = {
     "reduce": lambda n: 1.0,
 }
 """Kind of collective -> bus bandwidth divided by algorithm bandwidth on n ranks (nccl-tests, doc/PERFORMANCE.md)."""
+
+
+@dataclass(frozen=True)
+class CollectiveTiming:
+    """Times of collectives of one kind and size that ran one after the other in one launch."""
+
+    strategy: str
+    kind: str
+    size: int
+    """Bytes of the operation, as nccl-tests counts them. For an all-reduce, this is the tensor of each replica. For an
+    all-gather, it is the whole gathered tensor."""
+    replicas: int
+    samples: tuple[float, ...]
+    """Seconds of one collective on the slowest rank. Each sample is one call of a graph that runs ``per_call``
+    collectives."""
+    per_call: int
+    device: str = "cpu"
+    pinned: bool = False
+    machine: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of one collective: the median of the samples."""
+        return collective_time(self.samples)
+
+    @property
+    def algorithm_bandwidth(self) -> float:
+        """Algorithm bandwidth in bytes/s; see :func:`~pytest_ddl.bench.metrics.communication.algorithm_bandwidth`."""
+        return algorithm_bandwidth(self.size, self.seconds)
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """Bus bandwidth in bytes/s; see :func:`~pytest_ddl.bench.metrics.communication.bus_bandwidth`."""
+        return bus_bandwidth(self.kind, self.size, self.seconds, self.replicas)
+
+    def as_json(self) -> dict[str, Any]:
+        derived = {name: getattr(self, name) for name in ("seconds", "algorithm_bandwidth", "bus_bandwidth")}
+        return {**asdict(self), "derived": derived}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CollectiveTiming:
+        """Return the timing that :meth:`as_json` wrote."""
+        given = {key: value for key, value in data.items() if key != "derived"}
+        return cls(**{**given, "samples": tuple(given["samples"])})
+
+    def __str__(self) -> str:
+        return (
+            f"{self.strategy} {self.kind} of {self.size} B: {self.seconds * 1e6:.1f} µs, "
+            f"{self.algorithm_bandwidth / 1e9:.3f} GB/s, bus {self.bus_bandwidth / 1e9:.3f} GB/s"
+        )
 
 
 @metric(

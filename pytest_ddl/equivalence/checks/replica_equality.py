@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_ddl.equivalence.diagnosis.case import Case
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case
 from pytest_ddl.equivalence.diagnosis.diagnose import DIVERGING, diagnose
 from pytest_ddl.equivalence.diagnosis.state_updates import NOT_AGGREGATED, of_copies, skipped_on_some
 from pytest_ddl.equivalence.evidence.arrays import difference, same

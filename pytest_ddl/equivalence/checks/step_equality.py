@@ -7,7 +7,7 @@ from dataclasses import replace
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards, not_ended
-from pytest_ddl.equivalence.diagnosis.case import Case
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case
 from pytest_ddl.equivalence.diagnosis.diagnose import diagnose
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Differences, Place
 from pytest_ddl.equivalence.evidence.hidden_scale import Certainty, HiddenScale, hidden_scale

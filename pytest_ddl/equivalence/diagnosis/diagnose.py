@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import is_possible
 from pytest_ddl.equivalence.diagnosis.candidates import CANDIDATES
+from pytest_ddl.equivalence.diagnosis.candidates.case import Candidate, Case
 from pytest_ddl.equivalence.diagnosis.candidates.shared import assigned_by_the_program
-from pytest_ddl.equivalence.diagnosis.case import Candidate, Case
 from pytest_ddl.equivalence.diagnosis.facts import facts_of, places_of, tape_of
 from pytest_ddl.equivalence.evidence.arrays import magnitude, ratio_of_norms
 from pytest_ddl.equivalence.findings import Diagnosis, Grounds

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     adds_up,
     assigned_by_the_program,
     odd_replicas,
     total_of,
 )
-from pytest_ddl.equivalence.diagnosis.case import Case
 from pytest_ddl.equivalence.evidence.observe import unwatched
 from pytest_ddl.records import GradientStage
 

@@ -25,7 +25,7 @@ from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Doubt
 from pytest_ddl.equivalence.probes.placing import places_of
 from pytest_ddl.equivalence.probes.repeating import CompareOnce, left_open, timed
-from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import DrawRecord, GradientRecord, GradientStage, GradientSum, TrainingRecord, VariableKind
 from pytest_ddl.training.neutral import ALONE, APART, OTHER, RANDOM, SWAPPED

@@ -17,11 +17,11 @@ from pytest_ddl.equivalence.evidence.metric_state import combined
 from pytest_ddl.equivalence.evidence.observe import is_uneven, of_kind, shared_steps
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Symptom
 from pytest_ddl.equivalence.probes.repeating import left_open, timed
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.equivalence.verdict.behind import is_recomputed
 from pytest_ddl.equivalence.verdict.judge import concluded_from
 from pytest_ddl.equivalence.verdict.own_steps import up_to
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import Array, TrainingRecord, VariableKind
 from pytest_ddl.training.settings import RunSettings, States

@@ -10,7 +10,7 @@ from pytest_ddl.equivalence.checks.metric import CHECK as CHECK
 from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.probes.repeating import fails_on_one_device, timed
-from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, drew_un
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, of_kind
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome, Symptom
 from pytest_ddl.equivalence.probes.placing import moved, places_of, same_examples, unlike_loops, unplaced
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.equivalence.verdict.judge import concluded_from
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import DrawRecord, LayerRecord, TrainingRecord, VariableKind
 from pytest_ddl.training.neutral import IN_ORDER, NORMALIZATION, RANDOM

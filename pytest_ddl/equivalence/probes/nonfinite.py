@@ -21,8 +21,8 @@ from pytest_ddl.equivalence.findings import Doubt, Finding, Outcome
 from pytest_ddl.equivalence.known.advice import forms_of
 from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.probes.repeating import fails_on_one_device, timed
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.hints import Hint
 from pytest_ddl.records import Array, GradientStage, TrainingRecord, VariableKind
 from pytest_ddl.training.settings import Injection, RunSettings

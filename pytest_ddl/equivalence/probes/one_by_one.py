@@ -26,7 +26,7 @@ from pytest_ddl.equivalence.diagnosis.summed_updates import all_steps
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, of_kind
 from pytest_ddl.equivalence.findings import Doubt, Finding, Outcome
 from pytest_ddl.equivalence.probes.repeating import left_open, timed
-from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.messages import summary
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord

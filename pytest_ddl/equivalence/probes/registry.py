@@ -17,9 +17,8 @@ from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.checks.uneven import CHECK as UNEVEN
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
 from pytest_ddl.equivalence.probes import apart, follow, growth, neutralized, nonfinite, one_by_one, stale, unseeded
-from pytest_ddl.equivalence.probes.repeating import CompareOnce as CompareOnce
-from pytest_ddl.equivalence.probes.repeating import timed
-from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.probes.repeating import CompareOnce, timed
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.hints import Hint
 from pytest_ddl.training.settings import RunSettings
 

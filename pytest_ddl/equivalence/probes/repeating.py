@@ -12,7 +12,7 @@ from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.hints import Hint
 
 if TYPE_CHECKING:
-    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.equivalence.verdict.report import Report
     from pytest_ddl.records import TrainingRecord
     from pytest_ddl.training.settings import RunSettings
 

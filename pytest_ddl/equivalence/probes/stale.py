@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,13 +14,11 @@ from pytest_ddl.equivalence.evidence.effective import effective, rule_for
 from pytest_ddl.equivalence.evidence.observe import of_kind
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding
-from pytest_ddl.equivalence.report import Report
+from pytest_ddl.equivalence.probes.repeating import CompareOnce
 from pytest_ddl.equivalence.roles import Role
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 from pytest_ddl.training.settings import RunSettings
-
-if TYPE_CHECKING:
-    from pytest_ddl.equivalence.probes.registry import CompareOnce
 
 CAUSE = "staleness-exceeded"
 _VAGUE = (None, "reported-loss-wrong", "optimizer-state-mismatch")

@@ -25,8 +25,8 @@ from pytest_ddl.equivalence.evidence.coverage import (
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, shared_steps, sizes
 from pytest_ddl.equivalence.evidence.replica_calls import are_equal, calls_of, strange_examples
 from pytest_ddl.equivalence.findings import Doubt, Finding
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.messages import summary
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord

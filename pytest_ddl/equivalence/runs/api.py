@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.cluster.cluster import ClusterError
-from pytest_ddl.equivalence.question import ArgumentError, Question, TrainFunction
 from pytest_ddl.equivalence.runs.comparer import Comparer
+from pytest_ddl.equivalence.runs.question import ArgumentError, Question, TrainFunction
 
 if TYPE_CHECKING:
-    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.equivalence.verdict.report import Report
     from pytest_ddl.harness import Harness
 
 

@@ -23,9 +23,9 @@ from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import failed
 from pytest_ddl.equivalence.probes.one_by_one import FIX
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.runs.alignment import Runner
 from pytest_ddl.equivalence.verdict.judge import concluded_from
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import Array, GradientStage, TrainingRecord
 from pytest_ddl.training.data import move_by_ulp

@@ -18,10 +18,10 @@ from pytest_ddl.equivalence.findings import Reason
 from pytest_ddl.equivalence.probes.follow import states_of
 from pytest_ddl.equivalence.probes.registry import PROBES
 from pytest_ddl.equivalence.probes.repeating import timed
-from pytest_ddl.equivalence.question import Question
 from pytest_ddl.equivalence.runs.alignment import Aligned, align
 from pytest_ddl.equivalence.runs.closures import with_closures
 from pytest_ddl.equivalence.runs.program import Program, ReferenceStore
+from pytest_ddl.equivalence.runs.question import Question
 from pytest_ddl.equivalence.runs.slices import (
     equal_parts,
     examples_to_recompute,
@@ -46,7 +46,7 @@ from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
-    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.equivalence.verdict.report import Report
     from pytest_ddl.harness import Harness
 
 NOISE_RUNS = 3

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, Fate
-from pytest_ddl.cluster.protocol import Kind, Snapshot
+from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.state.surroundings import Snapshot
 from pytest_ddl.equivalence.checks.run import place_of
 from pytest_ddl.equivalence.runs.remote import run_training
 from pytest_ddl.equivalence.runs.resuming import joined
@@ -30,7 +31,7 @@ from pytest_ddl.training import collective_log, write_log
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
-    from pytest_ddl.equivalence.question import Question
+    from pytest_ddl.equivalence.runs.question import Question
     from pytest_ddl.harness import Harness
     from pytest_ddl.strategies.spec import StrategySpec
 

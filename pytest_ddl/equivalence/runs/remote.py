@@ -10,6 +10,7 @@ from typing import Any
 from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.records import RankRecord
 from pytest_ddl.training.execute import execute
+from pytest_ddl.training.observers.registry import OBSERVERS
 from pytest_ddl.training.settings import RunSettings
 
 
@@ -19,4 +20,4 @@ def run_training(train: Callable[[Any], Any], settings: RunSettings) -> RankReco
     assert context is not None
     folder = Path(settings.tmp_path) / f"rank-{context.rank}"
     folder.mkdir(parents=True, exist_ok=True)
-    return execute(train, replace(settings, rank_path=str(folder)), context)
+    return execute(train, replace(settings, rank_path=str(folder)), context, OBSERVERS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     adds_up,
     computed_alone,
@@ -13,14 +14,13 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     plain_normalization,
     random_sources,
 )
-from pytest_ddl.equivalence.diagnosis.case import Case
 from pytest_ddl.equivalence.diagnosis.unequal_parts import MEAN
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import is_uneven, shared_steps
 from pytest_ddl.equivalence.evidence.slices import Pairing
 from pytest_ddl.equivalence.findings import Finding, Reason
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role, Roles
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import BatchRecord, GradientStage, TrainingRecord
 
 _MOST_COPIES = 4096

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.findings import Doubt, Outcome
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.runs.alignment import Aligned, Runner, align
 from pytest_ddl.equivalence.verdict.overflows import Parting, parting
 from pytest_ddl.equivalence.verdict.own_steps import up_to
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.notes import Note, NoteKind
 
 _TRIES = 3

@@ -20,9 +20,9 @@ from pytest_ddl.equivalence.evidence.replica_calls import are_equal, calls_of
 from pytest_ddl.equivalence.evidence.tolerance import unit_roundoff
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding
 from pytest_ddl.equivalence.outcomes import failed
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.runs.alignment import Runner
 from pytest_ddl.equivalence.verdict.judge import concluded_from
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 from pytest_ddl.training.settings import Call, Feed, RunSettings
 

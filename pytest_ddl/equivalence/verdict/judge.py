@@ -21,7 +21,6 @@ from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
 from pytest_ddl.equivalence.known.advice import fix_for, fix_of_sums
 from pytest_ddl.equivalence.known.catalogue import recognized
 from pytest_ddl.equivalence.outcomes import not_applicable
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import NO_ROLE, Role, Roles
 from pytest_ddl.equivalence.verdict.accounts import ledger_of
 from pytest_ddl.equivalence.verdict.behind import behind
@@ -29,6 +28,7 @@ from pytest_ddl.equivalence.verdict.doubts import later, uncompared, undecided, 
 from pytest_ddl.equivalence.verdict.lines import with_lines
 from pytest_ddl.equivalence.verdict.own_steps import Cut, step_by_step
 from pytest_ddl.equivalence.verdict.precedence import root_causes
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.equivalence.verdict.vetoes import Evidence, without_contradictions
 from pytest_ddl.hints import Hint
 from pytest_ddl.notes import Note, NoteKind

@@ -11,8 +11,8 @@ from pytest_ddl.equivalence.evidence.arrays import difference, magnitude
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, compared_with_reference, of_kind, update
 from pytest_ddl.equivalence.evidence.tolerance import unit_roundoff
 from pytest_ddl.equivalence.findings import Doubt, Finding, Grounds
-from pytest_ddl.equivalence.report import Report
 from pytest_ddl.equivalence.roles import Role
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord
 

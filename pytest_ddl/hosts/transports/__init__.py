@@ -1,1 +1,1 @@
-"""One file for each transport. :mod:`pytest_ddl.hosts.registry` lists them."""
+"""One file for each transport. :mod:`pytest_ddl.hosts.transports.registry` lists them."""

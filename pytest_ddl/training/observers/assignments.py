@@ -18,7 +18,7 @@ from pytest_ddl.training import current_call, frames, keras_objects, values
 from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.environment import keras_modules, on_import
 from pytest_ddl.training.gradient_calls import subclasses
-from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.replacing import Replacements
 
 _Point = tuple[Any, tuple[str, ...], Callable[[Any], Any]]

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_ddl.training import frames
 from pytest_ddl.training.environment import keras_modules, on_import
-from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.replacing import Replacements
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pytest_ddl.training import adapter
-from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.replacing import Replacements
 
 

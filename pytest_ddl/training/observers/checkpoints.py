@@ -13,8 +13,8 @@ import numpy as np
 from pytest_ddl.records import Array, RestoreRecord
 from pytest_ddl.training import adapter, keras_objects, values
 from pytest_ddl.training.lines import RESTORE
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.observers import saving
-from pytest_ddl.training.observers.base import Observer
 
 _Parts = dict[str, list[tuple[str, Array]]]
 """Name of a part (``model``, ``optimizer`` …) -> name and value of its variables, in order."""

@@ -18,7 +18,7 @@ from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import CollectiveRecord
 from pytest_ddl.training import frames
 from pytest_ddl.training.collective_log import CollectiveLog, path_of
-from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.replacing import Replacements
 
 LARGEST = 100_000

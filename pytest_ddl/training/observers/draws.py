@@ -26,7 +26,7 @@ from pytest_ddl.training.callback_ops import add_callback, replica_id
 from pytest_ddl.training.common_numbers import Stream
 from pytest_ddl.training.creations import creating
 from pytest_ddl.training.lines import DRAW
-from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.places import Placement, Rows, Shared, Unplaced
 from pytest_ddl.training.replacing import Replacements
 from pytest_ddl.training.stacked import Bodies, Body

@@ -40,7 +40,7 @@ from pytest_ddl.training.gradient_calls import (
     tensors_of,
 )
 from pytest_ddl.training.lines import APPLY, ASSIGN, GRADIENT, LOSS, RATE, SCHEDULE, START
-from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.unwatched import Unwatched
 
 LARGEST_RUN = 8 * LARGEST

@@ -10,7 +10,7 @@ from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import CollectiveRecord, GraphRecord
 from pytest_ddl.training import adapter, frames
 from pytest_ddl.training.graphs import analyse
-from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.observer import Observer
 
 LARGEST = 64
 """Maximum number of graphs to analyze; a program that traces more has a defect that fewer graphs already show."""

@@ -23,7 +23,7 @@ from pytest_ddl.training.consumption import LARGEST
 from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.elements import tensors_of
 from pytest_ddl.training.gradient_calls import GradientSource, keys_of, source_of, subclasses
-from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.replacing import Replacements
 from pytest_ddl.training.settings import ReadsOfCall
 

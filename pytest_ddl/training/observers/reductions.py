@@ -13,7 +13,7 @@ from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import CollectiveRecord, ReductionRecord
 from pytest_ddl.training import adapter, frames
 from pytest_ddl.training.lines import ALL_REDUCE, GATHER, REDUCE
-from pytest_ddl.training.observers.base import Observer
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.observers.collectives import dtype_of, shape_of
 from pytest_ddl.training.observers.gradients import Gradients
 from pytest_ddl.training.observers.graphs import GraphObserver

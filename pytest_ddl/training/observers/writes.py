@@ -12,8 +12,8 @@ from typing import Any
 from pytest_ddl.records import WriteRecord
 from pytest_ddl.training import python_writes, write_log
 from pytest_ddl.training.lines import WRITE
+from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.observers import saving
-from pytest_ddl.training.observers.base import Observer
 
 _IGNORED = ("/dev/", "/proc/", "/sys/", sysconfig.get_paths()["purelib"], str(Path.home() / ".keras"))
 

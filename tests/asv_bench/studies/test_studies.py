@@ -19,7 +19,7 @@ from asv_bench.studies.report import Report
 from pytest_ddl import cli
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, UsageError
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.web.results import Table
 
 REPORT = Report(

@@ -13,7 +13,7 @@ import pytest
 from pytest_ddl.bench.evaluating import command, store
 from pytest_ddl.bench.evaluating.records import Evaluation, Verdict
 from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
-from pytest_ddl.cluster.launcher import LaunchError
+from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.strategies.base import Machine
 from tests.bench.evaluating.synthetic import TWO, evaluation
 

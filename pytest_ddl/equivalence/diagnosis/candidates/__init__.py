@@ -18,7 +18,7 @@ from pytest_ddl.equivalence.diagnosis.candidates import (
     scaling,
     values,
 )
-from pytest_ddl.equivalence.diagnosis.case import Candidate
+from pytest_ddl.equivalence.diagnosis.candidates.case import Candidate
 
 CANDIDATES: list[Candidate] = [
     aggregation.overwritten_attributes,

@@ -8,6 +8,7 @@ import numpy as np
 
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.candidates import parts as parts_of_loss
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Motion, Source, agrees, reproduces
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     CLIPS,
     adds_up,
@@ -16,7 +17,6 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     tell_apart,
     total_of,
 )
-from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, Source, agrees, reproduces
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude, mean
 from pytest_ddl.equivalence.evidence.combination import solve
 from pytest_ddl.equivalence.evidence.observe import combines, is_uneven

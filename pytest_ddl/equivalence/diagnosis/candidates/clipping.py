@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 from pytest_ddl.equivalence.causes.special import SPECIAL
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Motion, Source, reproduces
 from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up, combined, configured_limit, limits_of, total_of
-from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, Source, reproduces
 from pytest_ddl.equivalence.evidence.arrays import Float, coefficient, difference, flat, magnitude, norm
 from pytest_ddl.equivalence.evidence.combination import Clip, clips_between, global_norm, solve
 from pytest_ddl.equivalence.evidence.gradients import sparse_variables

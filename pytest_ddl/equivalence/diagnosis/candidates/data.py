@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pytest_ddl.equivalence.causes.special import SPECIAL
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Source
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     factor_of,
     odd_replicas,
     plain_normalization,
     random_sources,
 )
-from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Source
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.combination import Values, Weights, solve
 from pytest_ddl.equivalence.findings import Grounds

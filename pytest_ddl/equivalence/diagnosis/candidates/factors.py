@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Source, reproduces
 from pytest_ddl.equivalence.diagnosis.candidates.shared import total_of
-from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Source, reproduces
 from pytest_ddl.equivalence.evidence.arrays import Float, coefficient, difference, flat, magnitude, norm
 from pytest_ddl.equivalence.evidence.combination import global_norm
 from pytest_ddl.equivalence.evidence.effective import rate_of

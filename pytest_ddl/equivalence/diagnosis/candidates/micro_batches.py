@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddl.equivalence.diagnosis.case import Case, Fit
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit
 from pytest_ddl.equivalence.evidence.arrays import Float
 from pytest_ddl.equivalence.evidence.combination import solve
 from pytest_ddl.equivalence.evidence.gradients import calls

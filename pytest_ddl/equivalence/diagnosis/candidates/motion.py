@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import numpy as np
 
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Motion, agrees, reproduces
 from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up, total_of
-from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, agrees, reproduces
 from pytest_ddl.equivalence.evidence.arrays import coefficient, difference, magnitude
 from pytest_ddl.equivalence.evidence.effective import rate_of
 from pytest_ddl.equivalence.evidence.observe import component_updates, of_kind

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_ddl.equivalence.causes.special import SPECIAL
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Source, reproduces
 from pytest_ddl.equivalence.diagnosis.candidates.data import counted_another_number_of_times
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     adds_up,
@@ -14,7 +15,6 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     is_one,
     random_sources,
 )
-from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Source, reproduces
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude, ratio_of_norms
 from pytest_ddl.equivalence.evidence.combination import Weights, solve

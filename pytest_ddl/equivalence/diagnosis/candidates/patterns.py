@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     adds_up,
     computed_alone,
     plain_normalization,
     random_sources,
 )
-from pytest_ddl.equivalence.diagnosis.case import Case, Fit
 from pytest_ddl.equivalence.evidence.observe import of_kind
 from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage, VariableKind

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Motion, reproduces
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     is_never_reduced,
     limits_of,
@@ -15,7 +16,6 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     tell_apart,
     total_of,
 )
-from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion, reproduces
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude, norm
 from pytest_ddl.equivalence.evidence.combination import Weights, solve
 from pytest_ddl.equivalence.findings import Grounds

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pytest_ddl.equivalence.diagnosis.case import Case, Source, is_of_type
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Source, is_of_type
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import Float, coefficient, flat
 from pytest_ddl.equivalence.evidence.combination import Clip, clips_between, weighted_sum

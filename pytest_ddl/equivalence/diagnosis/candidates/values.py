@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Motion
 from pytest_ddl.equivalence.diagnosis.candidates.shared import total_of
-from pytest_ddl.equivalence.diagnosis.case import Case, Fit, Motion
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.gradients import sparse_variables
 from pytest_ddl.equivalence.findings import Grounds

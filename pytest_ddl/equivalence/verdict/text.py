@@ -13,7 +13,7 @@ from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.hints import Hint
 
 if TYPE_CHECKING:
-    from pytest_ddl.equivalence.report import Report
+    from pytest_ddl.equivalence.verdict.report import Report
 
 WIDTH = 100
 HEADLINE = 200

@@ -13,7 +13,7 @@ from pytest_ddl.equivalence.known.behavior import KnownBehavior
 from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.equivalence.ledger import Ledger
 from pytest_ddl.equivalence.roles import Roles
-from pytest_ddl.equivalence.text import headline, render_report
+from pytest_ddl.equivalence.verdict.text import headline, render_report
 from pytest_ddl.hints import FrontEnd
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord

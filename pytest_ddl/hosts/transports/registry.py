@@ -96,7 +96,7 @@ def group_of(launcher: str, hosts: str, folder: Path) -> HostGroup:
 def _made(
     name: str, make: MakeTransport, given: Mapping[str, str], hosts: str, folder: Path, environ: Mapping[str, str]
 ) -> Transport:
-    from pytest_ddl.cluster.launcher import LaunchError
+    from pytest_ddl.cluster.obstacles import LaunchError
 
     own = {key: value for key, value in given.items() if key != "python"}
     arguments = TransportArguments(name, folder, environ, hosts, own)
@@ -113,7 +113,7 @@ def _made(
 
 @contextlib.contextmanager
 def _needs_execnet(name: str) -> Iterator[None]:
-    from pytest_ddl.cluster.launcher import LaunchError
+    from pytest_ddl.cluster.obstacles import LaunchError
 
     try:
         yield
