@@ -26,6 +26,8 @@ APART = "apart"
 """Setting, in addition to ``RANDOM``, by which draws that belong to no example differ between replicas.
 
 The first replica keeps its numbers, and all others draw other ones."""
+SWAPPED = "swapped"
+"""Setting like ``APART``, by which only the first replica draws other numbers."""
 OTHER = "other"
 """Setting, in addition to ``RANDOM``, by which all replicas draw what ``APART`` gives to all but the first."""
 ALONE = "alone"

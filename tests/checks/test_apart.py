@@ -40,7 +40,12 @@ def _report(replicas: int = 2, **changes: Any) -> Report:
     return judge(*(_drawing(train(Way(), number), **changes) for number in (1, replicas)))
 
 
-def _probed(equal: TrainingRecord, mixed: TrainingRecord, other: TrainingRecord | None = None) -> Report:
+def _probed(
+    equal: TrainingRecord,
+    mixed: TrainingRecord,
+    other: TrainingRecord | None = None,
+    swapped: TrainingRecord | None = None,
+) -> Report:
     report = _report(equal.num_replicas)
     assert apart.wanted(report, ())
     runs = []
@@ -49,11 +54,12 @@ def _probed(equal: TrainingRecord, mixed: TrainingRecord, other: TrainingRecord 
         runs.append(settings.neutralize)
         assert settings.still
         assert settings.places is not None
-        chosen = {neutral.APART: mixed, neutral.OTHER: other or equal}
-        return judge(train(STILL, 1), chosen.get(settings.neutralize[-1], equal))
+        chosen = {neutral.APART: mixed, neutral.OTHER: other or equal, neutral.SWAPPED: swapped}
+        return judge(train(STILL, 1), chosen.get(settings.neutralize[-1]) or equal)
 
     probed = apart.probe(report, RunSettings(), compare_once)
-    assert [given[-1] for given in runs] == [neutral.ALONE, neutral.OTHER, neutral.APART]
+    more = [neutral.SWAPPED] if swapped else []
+    assert [given[-1] for given in runs] == [neutral.ALONE, neutral.OTHER, neutral.APART, *more]
     assert not any(neutral.NORMALIZATION in given for given in runs)
     return probed
 
@@ -124,6 +130,40 @@ def test_steps_that_begin_with_other_weights_are_not_compared() -> None:
     moving = _by(Way(), (0.7, 0.2))
     equal, other = (train(_by(Way(), (number,)), 2) for number in (0.7, 0.2))
     assert _probed(equal, train(moving, 2), other).passed
+
+
+def _reporting(loss: float, values: float) -> TrainingRecord:
+    """Return the record of a program that reports numbers in the second step."""
+    record = train(STILL, 2)
+    ranks = tuple(
+        replace(
+            rank,
+            steps=tuple(
+                replace(step, loss=loss, values={"score": values}) if step.index == 2 else step for step in rank.steps
+            ),
+        )
+        for rank in record.ranks
+    )
+    return replace(record, ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "passes"),
+    [
+        ((0.3, 0.3), (0.3, 0.3), True),
+        ((0.25, 0.2), (0.35, 0.4), True),
+        ((0.25, 0.2), (0.35, 0.5), False),
+        ((0.30, 0.2), (0.35, 0.4), False),
+        ((0.25, 0.2), (0.35, float("nan")), False),
+    ],
+)
+def test_a_reported_number_is_a_sum_over_the_replicas(
+    first: tuple[float, float], others: tuple[float, float], passes: bool
+) -> None:
+    equal, other = _reporting(0.2, 0.1), _reporting(0.4, 0.5)
+    report = _probed(equal, _reporting(*first), other, _reporting(*others))
+    assert report.passed is passes, str(report)
+    assert [doubt.check for doubt in report.doubts] == [apart.CHECK] * (not passes)
 
 
 def test_runs_that_decide_nothing_are_a_doubt() -> None:

@@ -367,5 +367,18 @@ def coins(run: Any, own: bool = True) -> None:
     _train(run, loss_of)
 
 
+def noise_in_a_branch(run: Any, by_replica: bool = False) -> None:
+    """Only some examples get noise, which a branch of a vectorized map draws."""
+
+    def noisy(row: Any) -> Any:
+        return tf.cond(row[0] > 0, lambda: row + 0.1 * tf.random.normal([6], dtype=row.dtype), lambda: row)
+
+    def loss_of(model: Any, x: Any, y: Any) -> Any:
+        errors = _errors(model, tf.vectorized_map(noisy, x), y)
+        return tf.reduce_mean(errors) if by_replica else _mean(run, errors)
+
+    _train(run, loss_of)
+
+
 def vectorized(draw: Callable[..., Any], count: Any) -> Any:
     return tf.vectorized_map(draw, tf.range(count))

@@ -134,3 +134,39 @@ def skipped_gradients(run: Any, averaged: bool = False) -> None:
 
 def skipped_gradients_by_the_averaged_share(run: Any) -> None:
     skipped_gradients(run, averaged=True)
+
+
+def _reports(run: Any, number: Any) -> None:
+    """Train with one noise for all examples of a replica, and report a number of it."""
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+    run.watch(model=model, optimizer=optimizer)
+
+    def replica_step(batch: Any) -> Any:
+        x, y = (tf.cast(part, model.compute_dtype) for part in batch)
+        noise = tf.random.normal([], dtype=x.dtype)
+        with tf.GradientTape() as tape:
+            loss = _mean(run, _errors(model, x + 0.1 * noise, y))
+        optimizer.apply_gradients(
+            zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
+        )
+        return loss, number(noise) / run.num_replicas
+
+    @tf.function
+    def step(batch: Any) -> Any:
+        given = run.strategy.run(replica_step, args=(batch,))
+        return [run.strategy.reduce("SUM", value, axis=None) for value in given]
+
+    for batch in run.batches(_data(run)):
+        loss, shown = step(batch)
+        run.record(loss=loss, shown=shown)
+
+
+def reports_a_mean_over_replicas(run: Any) -> None:
+    _reports(run, tf.exp)
+
+
+def reports_a_function_of_a_mean_over_replicas(run: Any) -> None:
+    _reports(run, lambda noise: tf.exp(_mean_of_replicas(noise)))

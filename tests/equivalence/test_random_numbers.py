@@ -63,6 +63,13 @@ def test_noise_in_the_shape_of_a_weight_is_left_open(too_little):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("by_replica", [False, True])
+def test_noise_in_a_branch_of_a_vectorized_map_is_left_open(by_replica):
+    report = check_training(partial(programs.noise_in_a_branch, by_replica=by_replica), "mirrored", **GIVEN)
+    assert report.verdict == "inconclusive", str(report)
+
+
+@pytest.mark.slow
 def test_raw_operations_without_a_seed_pass():
     report = check_training(programs.raw_operations, "mirrored", **GIVEN)
     assert report.passed, str(report)

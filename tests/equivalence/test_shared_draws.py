@@ -30,6 +30,7 @@ GIVEN = {"global_batch_size": 12, "steps": 4, "timeout": 170}
         ("mirrored", programs.number_of_one_replica),
         ("mirrored", programs.number_of_the_last_replica),
         ("mirrored", programs.skipped_gradients),
+        ("mirrored", programs.reports_a_mean_over_replicas),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
@@ -49,6 +50,7 @@ def test_a_replica_may_depend_on_the_numbers_of_one_replica(strategy, program):
         ("mirrored", programs.stochastic_depth_by_the_averaged_gate),
         ("mirrored", programs.masked_features_by_the_averaged_mask),
         ("mirrored", programs.skipped_gradients_by_the_averaged_share),
+        ("mirrored", programs.reports_a_function_of_a_mean_over_replicas),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )

@@ -19,6 +19,7 @@ from pytest_ddl.equivalence.checks.liveness import CHECK as LIVENESS
 from pytest_ddl.equivalence.checks.seed import CHECK as SEED
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, flat, norm, same
+from pytest_ddl.equivalence.evidence.mixtures import depends_on_draws, mixture
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, is_seed, of_kind
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Doubt
@@ -27,7 +28,7 @@ from pytest_ddl.equivalence.probes.repeating import CompareOnce, left_open, time
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import DrawRecord, GradientRecord, GradientStage, GradientSum, TrainingRecord, VariableKind
-from pytest_ddl.training.neutral import ALONE, APART, OTHER, RANDOM
+from pytest_ddl.training.neutral import ALONE, APART, OTHER, RANDOM, SWAPPED
 from pytest_ddl.training.places import Placement, Rows, Spans, Unplaced
 from pytest_ddl.training.settings import RunSettings
 
@@ -55,9 +56,15 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
         return report
     # Statistics of batch normalization depend on the other replicas by intention.
     still = replace(settings, neutralize=(RANDOM, ALONE), places=places, still=True)
-    records = []
-    changes = ((), (OTHER,), (APART,))
+    records: list[TrainingRecord] = []
+    why: str | None = None
+    tolerance: Tolerance | None = None
+    changes = ((), (OTHER,), (APART,), (SWAPPED,))
     for position, change in enumerate(changes):
+        if change == (SWAPPED,) and tolerance is not None:
+            why = _refusal(records) or _dependent(tolerance, *records)
+            if why is not None or not depends_on_draws(*records[:2]):
+                break
         changed = replace(still, neutralize=(*still.neutralize, *change))
         again = timed(report, compare_once(changed, (LIVENESS,), len(changes) - position))
         left = left_open(report, again)
@@ -65,8 +72,10 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
             return left or report
         records.append(again.distributed)
         tolerance = again.tolerance or Tolerance(again.reference)
+    else:
+        mixed = None if tolerance is None else mixture(tolerance, records[:2], records[2:])
+        why = _refusal(records) or (mixed and f"{mixed} is no sum over the replicas of what each draws")
     names = ", ".join(dict.fromkeys(f"{draw.op} {draw.shape}" for draw in drawn[:3]))
-    why = _refusal(records) or _dependent(tolerance, *records)
     if why is None:
         text = f"the gradient of each replica depends on the numbers of one replica ({names})"
         return replace(report, notes=(*report.notes, Note(NoteKind.HOW, text)))

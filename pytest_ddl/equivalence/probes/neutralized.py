@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import fix_of, is_possible
-from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_layers
+from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, drew_unseen, random_layers
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, of_kind
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome, Symptom
 from pytest_ddl.equivalence.probes.placing import moved, places_of, same_examples, unlike_loops, unplaced
@@ -53,7 +53,7 @@ def kinds(report: Report) -> tuple[str, ...]:
     # Draws differ with one replica too: each worker of a parameter server has its own generators.
     if distributed.num_replicas > 1 and any(_is_plain(layer) for rank in distributed.ranks for layer in rank.layers):
         found.append(NORMALIZATION)
-    if draws_of(reference, distributed) or random_layers(distributed):
+    if draws_of(reference, distributed) or random_layers(distributed) or drew_unseen(distributed):
         found.append(RANDOM)
     return tuple(found)
 

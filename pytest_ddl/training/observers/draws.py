@@ -89,6 +89,8 @@ class Draws(Observer):
         """Position -> operation and shape of a draw that cannot be recorded; -1 for a length that is not known."""
         self._hidden = False
         """True if an operation may have drawn numbers that are not recorded."""
+        self._drew_unseen = False
+        """True if an operation is known to draw numbers that are not recorded."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -131,7 +133,7 @@ class Draws(Observer):
                 blocks = self._places.number_of_blocks(step)
                 firsts = self._places.firsts(step, None if self.settings.is_reference else int(replica))
             change = self.settings.neutralize
-            apart = neutral.OTHER in change or (neutral.APART in change and int(replica) > 0)
+            apart = neutral.OTHER in change or (neutral.APART if int(replica) > 0 else neutral.SWAPPED) in change
             return np.array([step, blocks, apart, *firsts], np.int64), rows
 
         if adapter.within_xla():
@@ -167,7 +169,9 @@ class Draws(Observer):
         return {"draws": tuple(_folded(seen[key]) for key in sorted(seen))}
 
     def end_run(self) -> Mapping[str, Any]:
-        facts = {"draws_unseen": dict(self._unseen)} if self._unseen else {}
+        facts: dict[str, Any] = {"draws_unseen": dict(self._unseen)} if self._unseen else {}
+        if self._drew_unseen:
+            facts["drew_unseen"] = True
         return {"draws_observed": not self._hidden, "facts": facts}
 
     def _seeding(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -216,7 +220,7 @@ class Draws(Observer):
         body = self._bodies.now()
         if body is not None and body.graph is not tf.compat.v1.get_default_graph():
             # A branch or function inside the body of a tf.vectorized_map: its numbers are no output of the body.
-            self._hidden = True
+            self._hidden = self._drew_unseen = True
             if self._neutral:
                 self.recorder.note(NoteKind.NOT_REPLACED, name)
             return result

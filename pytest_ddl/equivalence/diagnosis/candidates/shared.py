@@ -41,6 +41,11 @@ def random_layers(record: TrainingRecord) -> list[str]:
     return [layer.name for layer in record.ranks[0].layers if is_of_type(layer, *_RANDOM_LAYERS) and _can_draw(layer)]
 
 
+def drew_unseen(record: TrainingRecord) -> bool:
+    """Return whether a replica function drew numbers that could not be observed."""
+    return any(rank.facts.get("drew_unseen") for rank in record.ranks)
+
+
 def _can_draw(layer: LayerRecord) -> bool:
     """Return whether a layer's settings let it draw. Keras skips the draw if the rate is 0."""
     rates = [layer.settings[name] for name in ("rate", "stddev", "factor") if name in layer.settings]
