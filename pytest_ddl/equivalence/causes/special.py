@@ -35,6 +35,11 @@ def _of_others(known: str, part: str = "") -> Fix:
 
 
 SPECIAL: Mapping[str, Fix] = {
+    "loss-scale-of-keras": Fix(
+        "Train in bfloat16, which needs no loss scale. To stay with float16, give keras.optimizers.LossScaleOptimizer "
+        "an initial_scale at which no gradient overflows, for example 256.",
+        'keras.mixed_precision.set_global_policy("mixed_bfloat16")',
+    ),
     # Gradients that are added up, averaged or divided once too often.
     "two-sums": Fix(
         _RIGHT + "so look at the gradients: all_reduce adds them up, and the optimizer adds them up once more. Divide "
