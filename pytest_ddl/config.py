@@ -367,4 +367,7 @@ def _warn_about_unknown(config: pytest.Config, environ: Mapping[str, str]) -> No
             close = get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
             message = f"environment variable {name} is not known to pytest-ddl and has no effect; {hint}"
-            config.issue_config_time_warning(pytest.PytestConfigWarning(message), stacklevel=2)
+            try:
+                config.issue_config_time_warning(pytest.PytestConfigWarning(message), stacklevel=2)
+            except pytest.PytestConfigWarning as error:  # -W error
+                raise pytest.UsageError(str(error)) from None

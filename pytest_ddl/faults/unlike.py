@@ -8,17 +8,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.checks.resume import CHECK as RESUME
 from pytest_ddl.equivalence.evidence.arrays import difference, same
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.records import Array, DrawRecord, RankRecord, Snapshot, StepRecord, TrainingRecord, VariableKind
-
-_FIX_OF_THE_END = (
-    "Save what decides when training ends with the step, and restore it: a callback keeps its counters in attributes "
-    "(EarlyStopping: wait and best), which no checkpoint contains."
-)
 
 
 def goes_on(record: TrainingRecord, baseline: TrainingRecord, at: int) -> Finding | None:
@@ -42,7 +38,7 @@ def goes_on(record: TrainingRecord, baseline: TrainingRecord, at: int) -> Findin
         message=f"after the interruption, training does not end after step {last}, but {more} step(s) later",
         cause="resume-lost-state",
         step=last,
-        fix=_FIX_OF_THE_END,
+        fix=SPECIAL["end-of-training"],
         observed=f"training ends after step {record.num_steps}",
         expected=f"training ends after step {last}",
         evidence=f"compared: {compared}" if alike else "fit continued with the epoch that follows the restored step",

@@ -12,6 +12,9 @@ from typing import Any
 
 from pytest_ddl.records import CollectiveRecord
 
+DECISION = "decision"
+"""Kind of an entry that is no collective: whether a rank takes the branch of a graph that has collectives."""
+
 
 def path_of(folder: str, attempt: int, rank: int) -> Path:
     """Return the path of the log of a rank: a hidden file, because the folder belongs to the program."""

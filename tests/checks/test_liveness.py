@@ -16,6 +16,7 @@ from pytest_ddl.equivalence.runs.watchdog import all_wait
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.messages import summary
 from pytest_ddl.records import CollectiveRecord, ErrorRecord, RankRecord, TrainingRecord
+from pytest_ddl.training.collective_log import DECISION
 
 IN_TENSORFLOW = (
     "Thread 0x1 (most recent call first):\n"
@@ -121,6 +122,24 @@ def test_replicas_of_one_process():
 )
 def test_other_errors_stay_what_they_are(error):
     assert finding(check_run, run((STEPS, error), (STEPS, None))).cause == "worker-raised"
+
+
+def decided(kind, group):
+    return CollectiveRecord(DECISION, kind, None, "", "", group=group, step=2)
+
+
+def test_workers_that_decide_differently_about_their_gradients_wait_for_each_other():
+    logs = [[*STEPS, decided("finite", -2)], [*STEPS, decided("not finite", -1)]]
+    assert all_wait(logs, [])
+    found = finding(check_run, run(*((log, STUCK) for log in logs)))
+    assert (found.cause, found.symptom, found.step) == ("non-finite-not-synchronised", "hang", 3)
+    assert found.fix.code
+
+
+def test_workers_that_decide_alike_are_merely_slow():
+    logs = [[*STEPS, decided("finite", -2)]] * 2
+    assert not all_wait(logs, [])
+    assert finding(check_run, run(*((log, ("deadline", "")) for log in logs))).cause == "deadline-exceeded"
 
 
 def test_an_error_of_its_own_explains_why_the_others_wait():

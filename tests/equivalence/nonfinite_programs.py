@@ -12,10 +12,11 @@ import tf_keras
 FEATURES = 4
 
 
-def _data(run: Any) -> tf.data.Dataset:
+def _data(run: Any, large: slice = slice(0)) -> tf.data.Dataset:
     generator = np.random.default_rng(0)
     x = generator.normal(size=(48, FEATURES)).astype("float32")
     y = generator.normal(size=(48, 1)).astype("float32")
+    y[large] *= 30
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size)
 
 
@@ -24,12 +25,12 @@ def _loss(run: Any, model: Any, batch: Any) -> Any:
     return tf.nn.compute_average_loss(tf.square(model(x) - y)[:, 0], global_batch_size=run.global_batch_size)
 
 
-def _loop(run: Any, replica_step: Any) -> None:
+def _loop(run: Any, replica_step: Any, data: Any = None) -> None:
     @tf.function
     def train_step(iterator: Any) -> Any:
         return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
 
-    for _loss in run.steps(train_step, _data(run)):
+    for _loss in run.steps(train_step, data or _data(run)):
         pass
 
 
@@ -134,6 +135,27 @@ def fits_in_mixed_precision(run: Any) -> None:
         model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05)), "mse")
     run.watch(model=model)
     run.fit(model, _data(run))
+
+
+def overflows_on_one_worker(run: Any) -> None:
+    """The second worker's part of the first batch is too large for the loss scale. It alone leaves out the update."""
+    policy = "mixed_float16"
+    with run.strategy.scope():
+        layers = [keras.layers.Dense(8, activation="tanh", dtype=policy), keras.layers.Dense(1, dtype="float32")]
+        model = keras.Sequential([keras.Input((FEATURES,)), *layers])
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05))
+        optimizer.build(model.trainable_variables)
+    run.watch(model=model, optimizer=optimizer)
+
+    def replica_step(batch: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = _loss(run, model, batch)
+            scaled = optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    _loop(run, replica_step, _data(run, large=slice(6, 12)))
 
 
 def _keras(run: Any, scale_loss: bool = True) -> None:

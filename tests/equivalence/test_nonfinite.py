@@ -79,3 +79,13 @@ def test_wrong_programs_fail_with_their_cause_first(program, cause):
     report, _result = compare(program)
     assert report.findings[0].check == "NONFINITE"
     assert report.findings[0].cause == cause
+
+
+def test_workers_that_decide_differently_are_found_before_the_deadline():
+    report = check_training(
+        programs.overflows_on_one_worker, "multi_worker_mirrored", global_batch_size=12, timeout=300
+    )
+    found = report.findings[0]
+    assert (found.check, found.cause, found.symptom) == ("RUN", "non-finite-not-synchronised", "hang"), str(report)
+    assert "the gradients of rank 0 are finite, and those of rank 1 are not finite" in found.message
+    assert report.seconds < 200

@@ -40,6 +40,10 @@ ADVICE: Mapping[str, str] = {
     "pairs-broken": "which operation is applied to both depends on the program",
     "update-outside-of-run": "the update moves into the replica function, whatever it is",
     "iterator-for-a-batch": "the line is added at the beginning of the step",
+    "synchronized-in-a-branch": "which condition moves out of the replica function depends on the program",
+    "closures-per-step": "the number of steps is the program's own",
+    "strategy-of-the-program": "the environment of the processes, or the order of lines",
+    "end-of-training": "what decides when training ends depends on the program",
     "steps-one-by-one": "whatever a step computes otherwise than one device",
 }
 """Fixes without code, each with the reason why no code can be given."""

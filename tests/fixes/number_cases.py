@@ -35,6 +35,28 @@ CASES = (
         given={"examples": _NO_GRADIENT, "inside": _WEIGHT},
     ),
     Case(
+        "loss-scale-of-keras",
+        LOOP,
+        "before",
+        'keras.mixed_precision.set_global_policy("mixed_float16")',
+        given={
+            "examples": "labels[4:8] *= 30",
+            "layers": """
+            outputs = keras.layers.Dense(1, dtype="float32")
+            return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="tanh"), outputs])
+            """,
+            "create": """
+            with strategy.scope():
+                model = make_model()
+                optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(learning_rate))
+                optimizer.build(model.trainable_variables)
+            """,
+            "after_loss": "scaled = optimizer.scale_loss(loss)",
+            "gradients": "gradients = tape.gradient(scaled, model.trainable_variables)",
+        },
+        cause="non-finite-not-synchronised",
+    ),
+    Case(
         "loss-scale-not-synchronised",
         LOOP,
         "update",

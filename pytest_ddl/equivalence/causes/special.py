@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pytest_ddl.equivalence.causes.cause import Fix, Form
+from pytest_ddl.hints import Hint
 
 _SUM_SHARE = 'share = tf.distribute.get_replica_context().all_reduce("sum", share)'
 _UNLESS_BUILDING = """
@@ -35,6 +36,11 @@ def _of_others(known: str, part: str = "") -> Fix:
 
 
 SPECIAL: Mapping[str, Fix] = {
+    "loss-scale-of-keras": Fix(
+        "Train in bfloat16, which needs no loss scale. To stay with float16, give keras.optimizers.LossScaleOptimizer "
+        "an initial_scale at which no gradient overflows, for example 256.",
+        'keras.mixed_precision.set_global_policy("mixed_bfloat16")',
+    ),
     # Gradients that are added up, averaged or divided once too often.
     "two-sums": Fix(
         _RIGHT + "so look at the gradients: all_reduce adds them up, and the optimizer adds them up once more. Divide "
@@ -180,6 +186,20 @@ SPECIAL: Mapping[str, Fix] = {
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
         dataset = dataset.with_options(options)
         """,
+    ),
+    "synchronized-in-a-branch": Fix(
+        "Call strategy.run inside the condition instead of the condition inside strategy.run, for example "
+        "`if count % 2 == 0: strategy.run(apply_step)` in the tf.function around it. In place of an optimizer's "
+        "gradient_accumulation_steps, which has such a condition, add up the gradients in variables of the program."
+    ),
+    "closures-per-step": Fix("Schedule as many training closures as one device takes steps."),
+    "strategy-of-the-program": Fix(
+        f"{Hint.USE_STRATEGY} If the program makes its own strategy, set TF_CONFIG on every worker first, and make the "
+        "strategy before any other TensorFlow operation."
+    ),
+    "end-of-training": Fix(
+        "Save what decides when training ends with the step, and restore it: a callback keeps its counters in "
+        "attributes (EarlyStopping: wait and best), which no checkpoint contains."
     ),
     "iterator-for-a-batch": Fix(
         "A train_step that takes its own data gets an iterator, not a batch: begin it with batch = next(iterator)."

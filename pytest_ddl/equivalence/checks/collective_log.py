@@ -7,11 +7,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.cause import Fix
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, not_applicable, not_observed, passed
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import CollectiveRecord, TrainingRecord
+from pytest_ddl.training.collective_log import DECISION
 
 CHECK = "COLL-LOG"
 CONDITIONAL, ORDER, SHAPE = "rank-conditional-collective", "collective-order-mismatch", "collective-shape-mismatch"
@@ -28,6 +31,8 @@ class Mismatch:
     step: int
     rank: int
     """Rank that executed the collective in the message."""
+    fix: Fix | None = None
+    """Fix of this shape of the cause, in place of that of the cause."""
 
 
 def check_collective_log(comparison: Comparison) -> CheckResult:
@@ -55,7 +60,7 @@ def finding(check: str, found: Mismatch) -> Finding:
         cause=found.cause,
         step=found.step,
         worker=found.rank,
-        fix=fix_of(found.cause),
+        fix=found.fix or fix_of(found.cause),
         expected="the same collectives in the same order on every rank",
     )
 
@@ -68,6 +73,9 @@ def mismatch(
     :param reference: run that shows which reductions one device executes in the same step.
     :param running: ranks that may have continued, so that the end of their logs proves nothing.
     """
+    decision = _decided_differently(record)
+    if decision is not None:
+        return decision
     found = [
         difference
         for other in record.ranks[1:]
@@ -76,6 +84,21 @@ def mismatch(
         if difference is not None
     ]
     return min(found, key=lambda difference: difference.step, default=None)
+
+
+def _decided_differently(record: TrainingRecord) -> Mismatch | None:
+    """Find the first update that only some ranks left out because of a gradient that is not finite."""
+    first, *others = ([item for item in rank.collectives if item.kind == DECISION] for rank in record.ranks)
+    pairs = [(rank, *pair) for rank, log in enumerate(others, 1) for pair in zip(first, log, strict=False)]
+    rank, one, other = next(((r, one, two) for r, one, two in pairs if one.op != two.op), (0, None, None))
+    if one is None or other is None:
+        return None
+    message = (
+        f"the gradients of rank 0 are {one.op}, and those of rank {rank} are {other.op}. Keras 3's LossScaleOptimizer "
+        "decides by the gradients of each worker, before they are added up. So only some workers update, and wait "
+        "there for the others"
+    )
+    return Mismatch("non-finite-not-synchronised", message, one.step + 1, rank, SPECIAL["loss-scale-of-keras"])
 
 
 def _compare(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import difference
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import compared_with_reference, is_seed, of_kind, update
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
-from pytest_ddl.hints import Hint
 from pytest_ddl.records import GradientStage, RankRecord, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "LINT"
@@ -69,8 +69,7 @@ def _cluster(rank: RankRecord, distributed: TrainingRecord) -> list[Finding]:
             worker=rank.rank,
             observed=observed,
             expected=str(asked),
-            fix=f"{Hint.USE_STRATEGY} If the program makes its own strategy, set TF_CONFIG on every worker first, and "
-            "make the strategy before any other TensorFlow operation.",
+            fix=SPECIAL["strategy-of-the-program"],
         )
         for message, observed in messages[:1]
     ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, same
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
 from pytest_ddl.equivalence.evidence.observe import component_updates, is_loss_scale, of_kind, read_locally
@@ -25,12 +26,6 @@ _OF_KERAS = (
     "Keras 3's LossScaleOptimizer looks only at the gradients of the first replica of each process, before they are "
     "added up"
 )
-_BEYOND_KERAS = (
-    "Train in bfloat16, which needs no loss scale: keras.mixed_precision.set_global_policy('mixed_bfloat16'). To stay "
-    "with float16, wrap the optimizer in keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=256.0), with a "
-    "scale at which no gradient overflows."
-)
-
 _ALIKE = Bound(0.0, "replicas must decide alike")
 _EXACT = Bound(0.0, "a loss scale changes by exact factors")
 
@@ -129,7 +124,9 @@ def _weights(comparison: Comparison, step: int, broken: dict[int, list[int]]) ->
     evidence += f"; one device {_deed(reference, step, 0)}"
     first = {rank.replicas[0] for rank in distributed.ranks if rank.replicas}
     if decided_by_keras(distributed) and first - broken.keys():
-        return _finding(place, message, "non-finite-not-synchronised", f"{_OF_KERAS}; {evidence}", _BEYOND_KERAS)
+        return _finding(
+            place, message, "non-finite-not-synchronised", f"{_OF_KERAS}; {evidence}", SPECIAL["loss-scale-of-keras"]
+        )
     return _finding(place, message, "non-finite-not-synchronised", evidence)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.summed_updates import all_steps, lost_from_weights, numbers_of_updates
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, is_numeric, show
 from pytest_ddl.equivalence.evidence.comparison import Comparison
@@ -192,7 +193,7 @@ def _other_number(reference: TrainingRecord, distributed: TrainingRecord) -> lis
             step=min(found),
             error=abs(found[1] - found[0]),
             tolerance=0.0,
-            fix="Schedule as many training closures as one device takes steps.",
+            fix=SPECIAL["closures-per-step"],
             observed=f"{found[1]} updates from {theirs} examples",
             expected=f"{found[0]} updates from {ours} examples",
             origin="updates are counted",

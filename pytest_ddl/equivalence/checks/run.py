@@ -120,7 +120,7 @@ def _advice(reference: TrainingRecord, rank: RankRecord, error: ErrorRecord, cau
     limitation, mistake = known_limitation(error, rank.optimizers), known_mistake(error)
     advice = fix_of(cause) or Fix("")
     if limitation is not None:
-        advice = Fix(limitation.advice) if limitation.advice else advice
+        advice = limitation.advice or advice
         advice = advice.between("", f" See {limitation.link}" if limitation.link else "")
     elif mistake is not None and mistake.fix and mistake.cause == cause:
         advice = mistake.fix

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pytest_ddl.equivalence.causes.cause import Fix
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.hints import Hint
 from pytest_ddl.records import ErrorRecord, OptimizerRecord
 
@@ -22,7 +24,7 @@ class Limitation:
     """Regular expression searched for in the exception's message."""
     reason: str
     link: str = ""
-    advice: str = ""
+    advice: Fix | None = None
     """What the program can do instead, if the reason does not say it."""
     where: str = r"[/\\](keras|tf_keras|tensorflow)[/\\]"
     """Regular expression that the file of the traceback's last frame must match."""
@@ -143,9 +145,7 @@ SYNCHRONIZED_IN_A_BRANCH = Limitation(
     "an update or an all-reduce sits inside a condition, a loop or a nested tf.function of the replica function "
     "(gradient accumulation, loss scaling, jit_compile): TensorFlow cannot join the replicas (merge_call) there",
     "https://github.com/keras-team/keras/issues/21366",
-    advice="Call strategy.run inside the condition instead of the condition inside strategy.run, for example "
-    "`if count % 2 == 0: strategy.run(apply_step)` in the tf.function around it. In place of an optimizer's "
-    "gradient_accumulation_steps, which has such a condition, add up the gradients in variables of the program.",
+    advice=SPECIAL["synchronized-in-a-branch"],
     # TensorFlow leaves out its own frames, so the last one can be that of a converted function.
     where=r"[/\\](keras|tf_keras|tensorflow)[/\\]|[/\\]__autograph_generated_file",
 )

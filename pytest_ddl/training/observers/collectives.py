@@ -8,6 +8,7 @@ all collectives. It is not public; like ``adapter.py``, this module reports noth
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,9 +18,10 @@ from typing import Any
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import CollectiveRecord
 from pytest_ddl.training import frames
-from pytest_ddl.training.collective_log import CollectiveLog, path_of
+from pytest_ddl.training.callback_ops import add_callback
+from pytest_ddl.training.collective_log import DECISION, CollectiveLog, path_of
 from pytest_ddl.training.observer import Observer
-from pytest_ddl.training.replacing import Replacements
+from pytest_ddl.training.replacing import Replacements, named_like
 
 LARGEST = 100_000
 """Maximum number of collectives to record, so that the log does not fill the disk."""
@@ -63,7 +65,14 @@ class CollectiveObserver(Observer):
                         NoteKind.COLLECTIVES, f"a collective could not be logged: {type(error).__name__}: {error}"
                     )
 
-            with caught(self.context.strategy, issued) as possible:
+            def decided(finite: bool) -> None:
+                # In groups of their own: ranks that decide differently then wait for each other, as in the graph.
+                record = CollectiveRecord(
+                    DECISION, "finite" if finite else "not finite", None, "", "", group=-1 - finite
+                )
+                log.write(replace(record, step=self.recorder.completed))
+
+            with _deciding(decided, self.settings.observe), caught(self.context.strategy, issued) as possible:
                 if not possible:
                     self.recorder.note(
                         NoteKind.COLLECTIVES,
@@ -148,6 +157,24 @@ def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
             replaced.put(launcher, name, method)
         replaced.put(keys, "get_instance_key", get_instance_key)
         yield True
+
+
+@contextmanager
+def _deciding(decided: Callable[[bool], None], is_observed: bool) -> Iterator[None]:
+    """Call ``decided`` each time a loss scale of Keras 3 decides by the gradients of a replica whether it updates."""
+    owner = getattr(getattr(sys.modules.get("keras"), "optimizers", None), "LossScaleOptimizer", None)
+    original = getattr(owner, "check_finite", None)
+    if original is None or not is_observed:
+        yield
+        return
+
+    def check_finite(self: Any, grads: Any) -> Any:
+        finite = original(self, grads)
+        add_callback(lambda _replica, value: decided(bool(value)), [finite])
+        return finite
+
+    with Replacements().put(owner, "check_finite", named_like(original, check_finite)):
+        yield
 
 
 class _Current(threading.local):
