@@ -16,8 +16,8 @@ from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import GateResult
 from pytest_ddl.bench.gate.worktrees import GateUsageError, usage_errors
 from pytest_ddl.bench.git import GitError
+from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, USAGE, failed, interruptible
-from pytest_ddl.bench.records import BenchSpec
 
 STATUSES = """\
 exit status:

@@ -15,8 +15,8 @@ from pytest_ddl.bench.gate.checkout import both_sides
 from pytest_ddl.bench.gate.lockstep import VersionPair
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.worktrees import Repository
-from pytest_ddl.bench.processes import tagged
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.launching.processes import tagged
+from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.cli import main
 from tests.bench.gate.repositories import git
 

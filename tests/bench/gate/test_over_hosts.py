@@ -18,8 +18,8 @@ from pytest_ddl.bench.gate.lockstep import LAUNCHES, Paired, VersionPair
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Rule
 from pytest_ddl.bench.gate.worktrees import Repository
-from pytest_ddl.bench.processes import tagged
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.launching.processes import tagged
+from pytest_ddl.bench.launching.records import BenchSpec
 from tests.bench.gate.made import CALM, cell
 from tests.bench.gate.repositories import git
 from tests.hosts.conftest import emulated_hosts
