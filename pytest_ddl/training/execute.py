@@ -18,6 +18,7 @@ from pytest_ddl.tracebacks import Frame, own_frame, package_of
 from pytest_ddl.training import environment, layouts, notice
 from pytest_ddl.training.callback_ops import refuses_callbacks
 from pytest_ddl.training.coordinator import uses_coordinator
+from pytest_ddl.training.host_generators import HostGenerators
 from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.recorder import Recorder
 from pytest_ddl.training.replica_arguments import ReplicaArguments
@@ -64,11 +65,12 @@ def _attempt(
 ) -> tuple[RankRecord, BaseException | None]:
     recorder = Recorder(settings, context)
     arguments = ReplicaArguments(settings, uses_coordinator(context.strategy))
+    generators = HostGenerators(context.rank if settings.seeds_by_rank else 0)
     failure: BaseException | None = None
     described: ErrorRecord | None = None
     with ExitStack() as stack:
         stack.enter_context(layouts.fresh(context.strategy))
-        policies = stack.enter_context(environment.prepared(settings, context.rank))
+        policies = stack.enter_context(environment.prepared(settings, context.rank, generators))
         stack.enter_context(environment.whole_products())
         stack.enter_context(recorder.creations.observed())
         recorder.creations.traces = settings.observe
@@ -93,6 +95,8 @@ def _attempt(
         except (Exception, SystemExit) as error:
             failure, described = error, _describe(error, recorder.completed, train)
         record = recorder.rank_record(described, environment.versions())
+        if generators.unseeded:
+            record = replace(record, facts={**record.facts, "unseeded": generators.unseeded})
     calls = arguments.kept()
     if calls is not None and (settings.keep_calls or record.asynchronous):
         record = replace(record, facts={**record.facts, "calls": calls})

@@ -85,6 +85,8 @@ class RunSettings:
     steps: int | None = None
     """``run.steps_limit``: number of steps after which loops end. ``None`` means that they end with the data."""
     seed: int = 0
+    seeds_by_rank: bool = False
+    """True to give the generators of each process other numbers on each rank, as on a real cluster."""
     precision: str = "native"
     """``float64`` (Keras floatx, dtype policies and floating data become float64), ``float32`` (only half precision
     dtype policies are replaced) or ``native``."""

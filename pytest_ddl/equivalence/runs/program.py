@@ -62,7 +62,7 @@ class Program:
 
     def reference(self, settings: RunSettings) -> TrainingRecord:
         """Run on one device, or return the record of such a run with equal settings."""
-        settings = replace(settings, is_reference=True, one_by_one=False, one_worker=False)
+        settings = replace(settings, is_reference=True, one_by_one=False, one_worker=False, seeds_by_rank=False)
         spec, asked = self.harness.registry.default("one_device"), self.question
         key = ship.pack(asked.train), settings, self.harness.device_for(spec, asked.mark), asked.test
         return self.references.get(key, lambda: self.anew(settings))
