@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks import exchange as subject
 from pytest_ddl.bench.launching.launch import launch
-from pytest_ddl.bench.records import BenchSpec, Launch
+from pytest_ddl.bench.launching.records import BenchSpec, Launch
 from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness
 from pytest_ddl.hosts.transport import TransportArguments

@@ -35,7 +35,7 @@ from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import Side
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Rule, Verdict, decide_launches
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.launching.records import BenchSpec
 
 DRAWS = 2000
 """Number of gate runs over launches drawn with replacement (the bootstrap; Efron 1979).

@@ -24,8 +24,8 @@ from asv_bench.studies.asynchronous_report import Cell, report
 from asv_bench.studies.report import Report
 from asv_bench.studies.running import add_common, conduct, numbers, tell
 from pytest_ddl.bench.launching.answers import BenchError, all_of
+from pytest_ddl.bench.launching.records import SEED
 from pytest_ddl.bench.outcome import UsageError
-from pytest_ddl.bench.records import SEED
 from pytest_ddl.bench.training_to_target import StepsToTarget, steps_to_target
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import Kind

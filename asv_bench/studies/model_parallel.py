@@ -17,11 +17,11 @@ from asv_bench.studies.report import Report
 from asv_bench.studies.running import add_common, conduct, numbers, tell
 from asv_bench.studies.wide_program import bytes_on_devices, train_wide
 from pytest_ddl.bench.launching.answers import BenchError, all_of
+from pytest_ddl.bench.launching.records import BenchSpec, Launch
 from pytest_ddl.bench.matrix import measure
 from pytest_ddl.bench.metrics.costs import MEBIBYTE, peak_memory
 from pytest_ddl.bench.metrics.estimates import interval
 from pytest_ddl.bench.outcome import UsageError
-from pytest_ddl.bench.records import BenchSpec, Launch
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.harness import process_harness

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.machine import machine_facts
+from pytest_ddl.bench.launching.machine import machine_facts
 from pytest_ddl.web import results
 from pytest_ddl.web.drawing import save
 from pytest_ddl.web.results import Table

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddl.bench.launching.answers import BenchError
-from pytest_ddl.bench.machine import load_note
+from pytest_ddl.bench.launching.machine import load_note
 from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, UsageError, check_writable, interruptible
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.harness import process_harness

@@ -12,20 +12,20 @@ from pytest_ddl.lazy import loaded_on_use
 if TYPE_CHECKING:
     from pytest_ddl.bench.collectives import measure_collectives
     from pytest_ddl.bench.launching.answers import BenchError
+    from pytest_ddl.bench.launching.records import BenchSpec, Counters, EnergyReading, Launch, RankTiming
     from pytest_ddl.bench.matrix import Matrix, measure
     from pytest_ddl.bench.metrics import METRICS, estimate
-    from pytest_ddl.bench.records import BenchSpec, Counters, EnergyReading, Launch, RankTiming
     from pytest_ddl.bench.training_to_target import steps_to_target
 
 _HOMES = {
     "METRICS": "pytest_ddl.bench.metrics",
     "BenchError": "pytest_ddl.bench.launching.answers",
-    "BenchSpec": "pytest_ddl.bench.records",
-    "Counters": "pytest_ddl.bench.records",
-    "EnergyReading": "pytest_ddl.bench.records",
-    "Launch": "pytest_ddl.bench.records",
+    "BenchSpec": "pytest_ddl.bench.launching.records",
+    "Counters": "pytest_ddl.bench.launching.records",
+    "EnergyReading": "pytest_ddl.bench.launching.records",
+    "Launch": "pytest_ddl.bench.launching.records",
     "Matrix": "pytest_ddl.bench.matrix",
-    "RankTiming": "pytest_ddl.bench.records",
+    "RankTiming": "pytest_ddl.bench.launching.records",
     "estimate": "pytest_ddl.bench.metrics",
     "measure": "pytest_ddl.bench.matrix",
     "measure_collectives": "pytest_ddl.bench.collectives",

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ddl.bench.launching.exchange import ITEM, exchanged, in_a_row
+from pytest_ddl.bench.launching.machine import machine_facts
 from pytest_ddl.bench.launching.pinning import cores_per_replica, first_replica, pinned, pinned_environ
-from pytest_ddl.bench.launching.stopwatch import synchronize
-from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.bench.metrics.communication import CollectiveTiming, replayed_communication_time
 from pytest_ddl.cluster.worker import current_rank
 
@@ -22,8 +22,6 @@ SIZES = tuple(4**power for power in range(2, 13))
 """Default message sizes: powers of 4 from 16 B to 16 MiB."""
 BYTES_PER_CALL = 2**24
 FEWEST_PER_CALL, MOST_PER_CALL = 5, 100
-ITEM = 4
-"""Bytes of one float32."""
 _PROOF_ELEMENTS = 3
 _PROOF_PERIOD = 1021
 """Values of the first replica repeat after this number of elements when results are checked; replica k has k times as
@@ -127,40 +125,6 @@ def _time(strategy: Any, kind: str, elements: int, per_call: int, samples: int) 
     return [timed(per_call) / per_call for _call in range(samples + 2)][2:]
 
 
-def in_a_row(strategy: Any, kind: str, elements: int) -> Callable[[int], float]:
-    """Return a function that runs so many collectives one after the other in a graph, and returns their seconds.
-
-    :param elements: float32 values of each replica.
-    """
-    import tensorflow as tf
-
-    def collective(value: Any) -> Any:
-        result = _exchanged(kind, value)
-        # A loop variable must keep its shape.
-        return result if kind == "all_reduce" else tf.ensure_shape(result[: tf.shape(value)[0]], value.shape)
-
-    def loop(value: Any, count: Any) -> Any:
-        # For a single local replica, strategy.run returns a plain tensor and no PerReplica. A loop variable needs the
-        # same structure before the first pass.
-        value = strategy.run(tf.identity, args=(value,))
-        for _ in tf.range(count):
-            value = strategy.run(collective, args=(value,))
-        return value
-
-    many = tf.function(loop)
-    # Zeros, because their sum stays zero for any number of collectives.
-    value = strategy.experimental_distribute_values_from_function(lambda _: tf.zeros([elements]))
-
-    def timed(count: int) -> float:
-        times = tf.constant(count)
-        started = time.perf_counter()
-        done = many(value, times)
-        synchronize(tf.reduce_sum(strategy.experimental_local_results(done)[0][:1]))
-        return time.perf_counter() - started
-
-    return timed
-
-
 def _prove(strategy: Any, kind: str, replicas: int, elements: int = _PROOF_ELEMENTS) -> None:
     """Run the collective on different values for each replica and element, and check all values of all results.
 
@@ -172,7 +136,7 @@ def _prove(strategy: Any, kind: str, replicas: int, elements: int = _PROOF_ELEME
 
     def own(value: Any) -> Any:
         number = tf.distribute.get_replica_context().replica_id_in_sync_group + 1
-        return _exchanged(kind, value * tf.cast(number, tf.float32))
+        return exchanged(kind, value * tf.cast(number, tf.float32))
 
     given = [first * number for number in range(1, replicas + 1)]
     right = np.sum(given, axis=0) if kind == "all_reduce" else np.concatenate(given)
@@ -189,17 +153,6 @@ def _prove(strategy: Any, kind: str, replicas: int, elements: int = _PROOF_ELEME
                 f"{kind} of {elements} values over {replicas} replicas gave {values[0]}, not {values[1]}{place}: "
                 f"{what} was exchanged"
             )
-
-
-def _exchanged(kind: str, value: Any) -> Any:
-    import tensorflow as tf
-
-    context = tf.distribute.get_replica_context()
-    # MultiWorkerMirroredStrategy places the sum on the device of the value, and a loop variable has no device.
-    value = tf.identity(value)
-    if kind == "all_reduce":
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
-    return context.all_gather(value, axis=0)
 
 
 def _elements(kind: str, size: int, replicas: int) -> int:

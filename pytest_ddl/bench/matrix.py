@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.launching.pinning import cores_per_replica
+from pytest_ddl.bench.launching.records import BenchSpec, Launch
 from pytest_ddl.bench.metrics.estimates import Estimate, estimate
 from pytest_ddl.bench.metrics.registry import METRICS, Column
-from pytest_ddl.bench.records import BenchSpec, Launch
 
 if TYPE_CHECKING:
     from pytest_ddl.strategies.registry import StrategyRegistry

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_ddl.bench.launching.records import SEED
 from pytest_ddl.bench.metrics.batch_size import BatchScaling, batch_regimes
 from pytest_ddl.bench.metrics.registry import NoNumberError
-from pytest_ddl.bench.records import SEED
 from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.strategies.base import StrategyDefinition, capabilities_of
 from pytest_ddl.strategies.spec import StrategySpec

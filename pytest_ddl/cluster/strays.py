@@ -52,9 +52,9 @@ def state(pid: int) -> str:
     return ""
 
 
-def tagged(value: str) -> list[int]:
-    """Return the pids of processes that were started with this value of :data:`TAG`, without zombies."""
-    entry = f"{TAG}={value}".encode()
+def tagged(value: str, name: str = TAG) -> list[int]:
+    """Return the pids of other processes that were started with this value of a variable, without zombies."""
+    entry = f"{name}={value}".encode()
     found = []
     for pid in _pids():
         # The environment of another user's process is not readable.
@@ -78,12 +78,18 @@ def _environ(pid: int) -> bytes:
     return data
 
 
+def kill_tagged(value: str, name: str = TAG) -> list[int]:
+    """Kill the processes of :func:`tagged`, and return their pids."""
+    found = tagged(value, name)
+    for pid in found:
+        kill(pid)
+    return found
+
+
 def end_tagged(value: str) -> None:
     """Kill all processes with this tag. Repeat until none is left, because one may fork during the search."""
     deadline = time.monotonic() + _PATIENCE
-    while (found := tagged(value)) and time.monotonic() < deadline:
-        for pid in found:
-            kill(pid)
+    while kill_tagged(value) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 

@@ -16,7 +16,8 @@ from pytest_ddl.bench.advice.program import Program
 from pytest_ddl.bench.advice.reading import NEEDS_PROGRAM, EvaluationError, evidence_of, read
 from pytest_ddl.bench.advice.text import Report
 from pytest_ddl.bench.launching.answers import BenchError
-from pytest_ddl.bench.machine import load_note
+from pytest_ddl.bench.launching.machine import load_note
+from pytest_ddl.bench.launching.records import BenchSpec, Launch
 from pytest_ddl.bench.metrics.registry import NoNumberError
 from pytest_ddl.bench.outcome import (
     FAILED,
@@ -27,7 +28,6 @@ from pytest_ddl.bench.outcome import (
     UsageError,
     failed,
 )
-from pytest_ddl.bench.records import BenchSpec, Launch
 from pytest_ddl.commands.frame import (
     add_strategy,
     check_file,

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pytest_ddl.bench.asv import running
 from pytest_ddl.bench.git import GitError
-from pytest_ddl.bench.machine import machine_name
+from pytest_ddl.bench.launching.machine import machine_name
 from pytest_ddl.bench.outcome import OK, USAGE, WRONG
 from pytest_ddl.commands.frame import conducted
 

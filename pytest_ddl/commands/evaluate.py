@@ -18,8 +18,8 @@ from pytest_ddl.bench.evaluating import page, store, table
 from pytest_ddl.bench.evaluating.plan import SWEEP, Plan, cells_of
 from pytest_ddl.bench.evaluating.records import Cell, Evaluation, Identity
 from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
+from pytest_ddl.bench.launching.machine import load_note, machine_facts
 from pytest_ddl.bench.launching.pinning import available_cores
-from pytest_ddl.bench.machine import load_note, machine_facts
 from pytest_ddl.bench.outcome import OK, USAGE, WRONG, UsageError, check_writable, failed
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.commands.frame import add_strategy, close_clusters, conducted, find_target, former, numbers, tell

@@ -15,8 +15,8 @@ from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import GateResult
 from pytest_ddl.bench.gate.worktrees import GateUsageError, usage_errors
 from pytest_ddl.bench.git import GitError
+from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.bench.outcome import FAILED, USAGE, UsageError
-from pytest_ddl.bench.records import BenchSpec
 from pytest_ddl.commands.frame import add_strategy, check_file, conducted, share, strategies_of, tell
 
 STATUSES = """\

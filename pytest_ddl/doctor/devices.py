@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 
-from pytest_ddl.bench.machine import machine_facts
+from pytest_ddl.bench.launching.machine import machine_facts
 from pytest_ddl.doctor.findings import Finding, ok, warning
 from pytest_ddl.doctor.versions import installed
 

@@ -12,7 +12,7 @@ from pytest_ddl.doctor.findings import Finding, ok, problem
 SECONDS = 60.0
 _MARK = "pytest-ddl-devices:"
 # An import may hang, so it must not go on after the command was killed.
-_BEGIN = "import sys\nfrom pytest_ddl.bench.processes import die_with\ndie_with(int(sys.argv[1]))\n"
+_BEGIN = "import sys\nfrom pytest_ddl.bench.launching.processes import die_with\ndie_with(int(sys.argv[1]))\n"
 _LIST = (
     "import json, tensorflow as tf\n"
     "devices = [device.name.split(':', 1)[1] for device in tf.config.list_physical_devices()]\n"

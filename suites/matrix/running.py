@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_ddl.bench.processes import Processes
+from pytest_ddl.bench.launching.processes import Processes
 from suites.matrix.cells import SUBJECTS, Cell
 from suites.matrix.environments import ROOT, Environment, SetUpError, prepare
 from suites.matrix.recording import KEPT, OPTION

@@ -225,8 +225,8 @@ def count(names, folder, batch=8, seed=7):
     """The counters of programs, measured one after the other on this rank; every rank paces itself alike."""
     from pytest_ddl.bench.launching.launch import drive
     from pytest_ddl.bench.launching.pacing import Pacer
+    from pytest_ddl.bench.launching.records import BenchSpec
     from pytest_ddl.bench.launching.remote import LaunchOrders, measure_training
-    from pytest_ddl.bench.records import BenchSpec
     from pytest_ddl.training.settings import RunSettings
 
     bench = BenchSpec(blocks=2, steps_per_block=4, seconds=1e-9, warm_up=5)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_ddl.bench import Counters, Launch, Matrix, RankTiming
-from pytest_ddl.bench.records import EnergyReading
+from pytest_ddl.bench.launching.records import EnergyReading
 
 BLOCKS = 10
 STEPS = 20

@@ -116,6 +116,6 @@ def test_a_gather_of_only_one_replica_is_caught() -> None:
 def test_a_result_of_which_only_the_first_value_is_right_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     import tensorflow as tf
 
-    monkeypatch.setattr(collectives, "_exchanged", lambda _kind, value: tf.concat([3.0 * value[:1], value[1:]], axis=0))
+    monkeypatch.setattr(collectives, "exchanged", lambda _kind, value: tf.concat([3.0 * value[:1], value[1:]], axis=0))
     with pytest.raises(AssertionError, match=r"gave 2\.0, not 6\.0 at index 1: not everything was exchanged"):
         _prove(tf.distribute.OneDeviceStrategy("CPU:0"), "all_reduce", 2)

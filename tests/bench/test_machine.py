@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench import machine
-from pytest_ddl.bench.launching import remote
+from pytest_ddl.bench.launching import machine, remote
 
 
 def test_the_facts_are_texts_that_are_all_there():

@@ -16,9 +16,9 @@ from pytest_ddl.bench.history.meaning import FAMILIES, higher_is_better, leaf
 from pytest_ddl.bench.history.page import render
 from pytest_ddl.bench.history.read import read_results
 from pytest_ddl.bench.history.report import Report, causes
+from pytest_ddl.bench.launching.records import Launch
 from pytest_ddl.bench.metrics import METRICS, Column, estimate, metric
 from pytest_ddl.bench.metrics.counts import COUNTS
-from pytest_ddl.bench.records import Launch
 from tests.bench import made
 from tests.bench.history.synthetic import Bench, commit_hashes, write_results
 

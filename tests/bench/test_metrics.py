@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from pytest_ddl.bench import Counters
+from pytest_ddl.bench.launching.records import EnergyReading, RankTiming
 from pytest_ddl.bench.metrics import (
     METRICS,
     NoNumberError,
@@ -20,7 +21,6 @@ from pytest_ddl.bench.metrics import (
     of_pair,
     speed,
 )
-from pytest_ddl.bench.records import EnergyReading, RankTiming
 from tests.bench.made import launch, matrix
 
 # -- formulas ----------------------------------------------------------------------------------------

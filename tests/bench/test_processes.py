@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench.processes import Processes
+from pytest_ddl.bench.launching.processes import Processes
 
 STUBBORN = ["sh", "-c", "trap '' TERM; setsid sleep 300 & sleep 300"]
 """As a zygote does: a session of its own, and deaf to what ends its parent."""

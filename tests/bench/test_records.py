@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_ddl.bench.records import Counters, EnergyReading, Launch, RankTiming
+from pytest_ddl.bench.launching.records import Counters, EnergyReading, Launch, RankTiming
 
 COUNTERS = Counters(
     collectives={"all_reduce": 2},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.launching.records import BenchSpec
 
 
 @pytest.mark.parametrize("name", ["warm_up", "steps_per_block", "blocks"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from pytest_ddl.bench import Counters, Matrix
-from pytest_ddl.bench.records import EnergyReading
+from pytest_ddl.bench.launching.records import EnergyReading
 from tests.bench.made import launch, matrix
 
 TWO = "mirrored[replicas=2]"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench import machine
+from pytest_ddl.bench.launching import machine
 from pytest_ddl.doctor import clock, devices, environment, storage
 from pytest_ddl.doctor.findings import Finding, Status, ok, problem
 from tests.doctor.child import findings, permits

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pytest_ddl.bench.advice.collecting import Collector
 from pytest_ddl.bench.advice.confirming import confirm
 from pytest_ddl.bench.advice.deciding import decide
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.harness import process_harness
 from tests.planted_performance.catalogue import PLANTED, TUNED, Planted
 

@@ -16,9 +16,9 @@ from asv_bench.studies.mnist.program import scaled
 from asv_bench.studies.mnist.results import RankTraining
 from pytest_ddl.bench.launching.energy import EnergyMeter
 from pytest_ddl.bench.launching.pinning import first_replica, pinned
+from pytest_ddl.bench.launching.records import EnergyReading
 from pytest_ddl.bench.launching.remote import peak_bytes
 from pytest_ddl.bench.launching.stopwatch import synchronize
-from pytest_ddl.bench.records import EnergyReading
 from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import environment, values

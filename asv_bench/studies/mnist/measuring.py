@@ -14,9 +14,9 @@ from asv_bench.studies.mnist.epochs import Orders, RankAnswer, run_epochs
 from asv_bench.studies.mnist.program import train_mnist
 from asv_bench.studies.mnist.results import Training
 from pytest_ddl.bench.launching.answers import PARTING, BenchError, all_of
+from pytest_ddl.bench.launching.machine import machine_facts
 from pytest_ddl.bench.launching.pinning import pinned_environ
-from pytest_ddl.bench.machine import machine_facts
-from pytest_ddl.bench.records import SEED
+from pytest_ddl.bench.launching.records import SEED
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.training.settings import RunSettings

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pytest_ddl.bench.launching.records import EnergyReading
 from pytest_ddl.bench.metrics import interval
 from pytest_ddl.bench.metrics.of_pair import serial_fraction
-from pytest_ddl.bench.records import EnergyReading
 
 BATCH_PER_REPLICA = 64
 """Batch size per replica in TensorFlow's guides, which train such a network; the publication does not give one."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddl.bench.advice.facts.gains import Gain, noise_of, resampled, step_time
 from pytest_ddl.bench.advice.facts.measured import Contender, Measured
 from pytest_ddl.bench.advice.turns import take_turns
+from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.metrics.estimates import estimate
 from pytest_ddl.bench.metrics.registry import NoNumberError
-from pytest_ddl.bench.records import BenchSpec
 
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness

@@ -12,7 +12,7 @@ from pytest_ddl.bench.advice.facts.measured import Contender, Measured
 from pytest_ddl.bench.advice.turns import take_turns
 from pytest_ddl.bench.collectives import measure_collectives
 from pytest_ddl.bench.launching.answers import BenchError
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.launching.records import BenchSpec
 
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness

@@ -12,8 +12,8 @@ from pytest_ddl.bench.advice.facts.gains import Gain, step_time
 from pytest_ddl.bench.advice.facts.measured import Contender
 from pytest_ddl.bench.advice.turns import take_turns
 from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.bench.metrics.estimates import interval
-from pytest_ddl.bench.records import BenchSpec
 
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness

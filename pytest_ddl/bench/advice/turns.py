@@ -25,7 +25,7 @@ from pytest_ddl.bench.gate.lockstep import calibrate
 from pytest_ddl.bench.launching.answers import PARTING, BenchError
 from pytest_ddl.bench.launching.launch import launch
 from pytest_ddl.bench.launching.pacing import LATE_TRACES, RESUME_EVERY, Lane, Pacer, PacingError
-from pytest_ddl.bench.records import Launch
+from pytest_ddl.bench.launching.records import Launch
 
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness

@@ -18,9 +18,9 @@ import pytest_ddl
 from pytest_ddl.bench.asv.suite import QUICK
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.git import GitError, git
-from pytest_ddl.bench.machine import load_note, machine_facts
+from pytest_ddl.bench.launching.machine import load_note, machine_facts
+from pytest_ddl.bench.launching.processes import GRACE, Processes, die_with
 from pytest_ddl.bench.outcome import INTERRUPTED
-from pytest_ddl.bench.processes import GRACE, Processes, die_with
 from pytest_ddl.bench.provenance import SourceTrees
 from pytest_ddl.definitions import lacks
 

@@ -62,7 +62,7 @@ def training_suite(
     :raises ValueError: if an argument is invalid, or the module already has a suite of that name.
     """
     from pytest_ddl.bench.asv.tracked import tracked
-    from pytest_ddl.bench.records import BenchSpec
+    from pytest_ddl.bench.launching.records import BenchSpec
 
     caller = sys._getframe(1)
     module = str(caller.f_globals["__name__"])

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from pytest_ddl.bench.launching.records import BenchSpec, Launch
 from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.metrics import METRICS, Metric, baseline_of
 from pytest_ddl.bench.metrics.counts import COUNTS, Count
-from pytest_ddl.bench.records import BenchSpec, Launch
 
 SAMPLES = 10
 """Samples of one launch: in a stored result, ``samples[i * 10 : (i + 1) * 10]`` are those of launch ``i``."""

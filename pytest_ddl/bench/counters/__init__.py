@@ -11,13 +11,13 @@ from pytest_ddl.lazy import loaded_on_use
 
 if TYPE_CHECKING:
     from pytest_ddl.bench.counters.changes import Change, compare, compare_launches, uncounted
-    from pytest_ddl.bench.counters.counting import reduction_ratio
+    from pytest_ddl.bench.launching.counting import reduction_ratio
 
 _HOMES = {
     "Change": "pytest_ddl.bench.counters.changes",
     "compare": "pytest_ddl.bench.counters.changes",
     "compare_launches": "pytest_ddl.bench.counters.changes",
-    "reduction_ratio": "pytest_ddl.bench.counters.counting",
+    "reduction_ratio": "pytest_ddl.bench.launching.counting",
     "uncounted": "pytest_ddl.bench.counters.changes",
 }
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_ddl.bench.counters.retraces import retraces_more
-from pytest_ddl.bench.records import Counters
+from pytest_ddl.bench.launching.records import Counters
 
 KINDS = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast")
 DIRECTIONS = ("host_to_device", "device_to_host", "device_to_device", "between_tasks")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_ddl.bench.records import Counters
+from pytest_ddl.bench.launching.records import Counters
 
 SETTLED = 2
 """Traces of a program that does not trace later: one for whole batches, and one for the last, smaller batch."""

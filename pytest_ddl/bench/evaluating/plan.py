@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.evaluating.records import REFERENCE, Cell
 from pytest_ddl.bench.launching.pinning import cores_per_replica
+from pytest_ddl.bench.launching.records import SEED, BenchSpec
 from pytest_ddl.bench.matrix import sized_variant
 from pytest_ddl.bench.outcome import UsageError
-from pytest_ddl.bench.records import SEED, BenchSpec
 from pytest_ddl.strategies.base import capabilities_of
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
 from pytest_ddl.strategies.spec import StrategySpec

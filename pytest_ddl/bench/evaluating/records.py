@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
+from pytest_ddl.bench.launching.records import Launch
 from pytest_ddl.bench.matrix import Matrix
-from pytest_ddl.bench.records import Launch
 from pytest_ddl.bench.training_to_target import StepsToTarget, Trial
 from pytest_ddl.messages import shortened
 

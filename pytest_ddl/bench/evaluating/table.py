@@ -12,9 +12,9 @@ from pytest_ddl.bench.evaluating import judging
 from pytest_ddl.bench.evaluating.judging import Difference, ToTarget
 from pytest_ddl.bench.evaluating.ranking import Ranking, rank
 from pytest_ddl.bench.evaluating.records import Cell, Curve, Evaluation, one_line
+from pytest_ddl.bench.launching.records import Launch
 from pytest_ddl.bench.metrics import METRICS, Estimate, estimate
 from pytest_ddl.bench.metrics.registry import digits
-from pytest_ddl.bench.records import Launch
 from pytest_ddl.web import results
 from pytest_ddl.web.results import NONE, Table
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_ddl.bench.forecasting.evidence import UNKNOWN_LINK, Evidence, Link, Observation, Size
+from pytest_ddl.bench.launching.records import Launch
 from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.metrics.of_pair import UNSCALED
-from pytest_ddl.bench.records import Launch
 
 FEWEST_BLOCKS = 8
 """Blocks on one replica from which the spread of its steps is computed."""

@@ -15,7 +15,7 @@ from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import MeasurementError, Side
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide, decide_launches, percent
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.launching.records import BenchSpec
 
 EXAMPLES = "examples"
 """Name that ``accept`` may contain in addition to counters. BASE and HEAD may then take batches of different sizes."""

@@ -19,8 +19,8 @@ from pytest_ddl.bench.gate.sides import Side
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Rule, Verdict
 from pytest_ddl.bench.gate.worktrees import WORKTREE, GateUsageError, Repository, Version, check_different, usage_errors
+from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.bench.launching.remote import source_of
-from pytest_ddl.bench.records import BenchSpec
 
 _RELEASES = ("python", "tensorflow", "keras", "tf_keras", "numpy")
 
@@ -117,7 +117,7 @@ def _check(plan: GatePlan) -> None:
     if not plan.counters_only and find_spec("scipy") is None:
         raise GateUsageError("a verdict on time needs SciPy: pip install 'pytest-ddl[bench]', or give --counters-only")
     from pytest_ddl.bench.counters.changes import compare
-    from pytest_ddl.bench.records import Counters
+    from pytest_ddl.bench.launching.records import Counters
 
     with usage_errors("--"):
         compare(Counters(steady_steps=1), Counters(steady_steps=1), counters_of(plan.accept))

@@ -16,10 +16,10 @@ from pytest_ddl.bench.gate.sides import Running, Side, Watch, explained, provena
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.worktrees import held_folder
 from pytest_ddl.bench.launching.answers import PARTING
+from pytest_ddl.bench.launching.machine import Load, Reading, foreign_gpu_processes
 from pytest_ddl.bench.launching.pacing import LATE_TRACES, Lane, Pacer, PacingError
-from pytest_ddl.bench.machine import Load, Reading, foreign_gpu_processes
-from pytest_ddl.bench.processes import Processes
-from pytest_ddl.bench.records import BenchSpec, Launch
+from pytest_ddl.bench.launching.processes import Processes
+from pytest_ddl.bench.launching.records import BenchSpec, Launch
 
 GROUPS = 25
 """ABBA groups of a launch, if the time allows. Their median is the result of the launch.

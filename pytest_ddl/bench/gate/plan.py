@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_ddl.bench.gate.verdict import Rule
 from pytest_ddl.bench.gate.worktrees import GateUsageError
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.launching.records import BenchSpec
 
 _ENVIRONMENT = """import os, sys
 shell = ("_", "PWD", "OLDPWD", "SHLVL")

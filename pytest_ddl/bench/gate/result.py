@@ -15,7 +15,7 @@ from pytest_ddl.bench.counters.changes import NOT_COUNTED, Change
 from pytest_ddl.bench.gate.lockstep import Paired
 from pytest_ddl.bench.gate.verdict import Decision, Verdict, percent
 from pytest_ddl.bench.gate.worktrees import Version
-from pytest_ddl.bench.machine import machine_facts
+from pytest_ddl.bench.launching.machine import machine_facts
 from pytest_ddl.github import annotation
 
 SCHEMA = 1

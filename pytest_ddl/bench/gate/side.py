@@ -19,8 +19,8 @@ from typing import Any
 import pytest_ddl
 from pytest_ddl.bench.gate.target import FromVersion, Target, TargetError
 from pytest_ddl.bench.launching.answers import BenchError
-from pytest_ddl.bench.processes import die_with
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.launching.processes import die_with
+from pytest_ddl.bench.launching.records import BenchSpec
 
 PROTOCOL = 4
 """Version of :class:`SideOrder` and the report. It rises if they change: BASE's own pytest-ddl may be older."""

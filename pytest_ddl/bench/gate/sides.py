@@ -18,8 +18,8 @@ from pytest_ddl.bench.gate.side import SideOrder
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.launching.answers import PARTING
 from pytest_ddl.bench.launching.pacing import Pacer, PacingError
-from pytest_ddl.bench.processes import Processes
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.launching.processes import Processes
+from pytest_ddl.bench.launching.records import BenchSpec
 
 SCRIPT = "_ddl_gate_side.py"
 """Name of the script in the instrument's folder that a side's interpreter runs."""

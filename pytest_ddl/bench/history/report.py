@@ -12,8 +12,8 @@ from pytest_ddl.bench.counters.changes import explained_bytes
 from pytest_ddl.bench.history.detect import Change, ChangeVerdict
 from pytest_ddl.bench.history.meaning import FAMILIES, family, leaf, variant, whole_workload, workload
 from pytest_ddl.bench.history.model import History, Problem, Series
+from pytest_ddl.bench.launching.records import Counters
 from pytest_ddl.bench.outcome import INCOMPLETE, OK, WRONG
-from pytest_ddl.bench.records import Counters
 from pytest_ddl.github import annotation
 from pytest_ddl.web.units import percent, quantity
 

@@ -109,7 +109,7 @@ def _functions(targets: Sequence[str]) -> dict[str, str]:
 
 
 def _options(options: Sequence[str]) -> dict[str, Any]:
-    from pytest_ddl.bench.records import BenchSpec
+    from pytest_ddl.bench.launching.records import BenchSpec
 
     names = {one.name for one in fields(BenchSpec)}
     plan: dict[str, Any] = {}

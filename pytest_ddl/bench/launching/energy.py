@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pytest_ddl.bench.launching.devices import own_devices
-from pytest_ddl.bench.records import EnergyReading
+from pytest_ddl.bench.launching.records import EnergyReading
 
 NVML_PERIOD = 0.1
 """Maximum seconds between two updates of a GPU's counter: 20 to 100 ms (PETSc's manual, ``-log_view_gpu_energy``)."""

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.launching.answers import GIVEN_UP, PARTING, BenchError, all_of
+from pytest_ddl.bench.launching.machine import machine_facts
 from pytest_ddl.bench.launching.pacing import Lane, Pacer, PacingError
 from pytest_ddl.bench.launching.pinning import pinned_environ
+from pytest_ddl.bench.launching.records import BenchSpec, Counters, Launch
 from pytest_ddl.bench.launching.remote import LaunchOrders, RankResult, measure_training
-from pytest_ddl.bench.machine import machine_facts
-from pytest_ddl.bench.processes import kill_tagged
-from pytest_ddl.bench.records import BenchSpec, Counters, Launch
-from pytest_ddl.cluster import ship
+from pytest_ddl.cluster import ship, strays
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.cluster.rotation import ROTATION
 from pytest_ddl.training.settings import RunSettings
@@ -96,7 +95,7 @@ def launch(
             device = harness.device_for(spec, mark)
     finally:
         # The ranks' process groups have ended, but not processes that ranks started in sessions of their own.
-        kill_tagged(f"{TAG}={folder}")
+        strays.kill_tagged(str(folder), TAG)
         shutil.rmtree(folder, ignore_errors=True)
     results: list[RankResult] = all_of(answers, "while it was measured", _ended_early)
     if driver is not None and driver.failure is not None:

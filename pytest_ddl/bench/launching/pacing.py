@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.machine import host_identity
+from pytest_ddl.bench.launching.machine import host_identity
 from pytest_ddl.cluster import doors
 
 LATE_TRACES = 5

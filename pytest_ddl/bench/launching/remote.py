@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.collectives import ITEM, in_a_row
-from pytest_ddl.bench.counters import counting
+from pytest_ddl.bench.launching import counting
 from pytest_ddl.bench.launching.devices import own_devices
 from pytest_ddl.bench.launching.energy import EnergyMeter
+from pytest_ddl.bench.launching.exchange import ITEM, in_a_row
+from pytest_ddl.bench.launching.machine import host_identity
 from pytest_ddl.bench.launching.pinning import first_replica, pinned
+from pytest_ddl.bench.launching.records import NOT_ASKED, Counters, EnergyReading, RankTiming
 from pytest_ddl.bench.launching.stopwatch import Stopwatch
-from pytest_ddl.bench.machine import host_identity
-from pytest_ddl.bench.records import NOT_ASKED, Counters, EnergyReading, RankTiming
 from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.training import environment
 from pytest_ddl.training.run import Run

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pytest_ddl.bench.launching.records import Launch
 from pytest_ddl.bench.metrics.registry import NoNumberError, metric
-from pytest_ddl.bench.records import Launch
 
 KINDS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pytest_ddl.bench.launching.records import NOT_ASKED, EnergyReading, Launch
 from pytest_ddl.bench.metrics.registry import Column, NoNumberError, digits, metric
 from pytest_ddl.bench.metrics.speed import global_batch, step_time
-from pytest_ddl.bench.records import NOT_ASKED, EnergyReading, Launch
 
 MEBIBYTE = 2**20
 

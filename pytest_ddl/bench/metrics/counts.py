@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_ddl.bench.counters.retraces import SETTLED
+from pytest_ddl.bench.launching.records import Counters
 from pytest_ddl.bench.metrics.registry import NoNumberError
-from pytest_ddl.bench.records import Counters
 
 
 @dataclass(frozen=True)

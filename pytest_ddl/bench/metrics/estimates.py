@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from pytest_ddl.bench.launching.records import Launch
 from pytest_ddl.bench.metrics.of_pair import UNSCALED
 from pytest_ddl.bench.metrics.registry import (
     METRICS,
@@ -21,7 +22,6 @@ from pytest_ddl.bench.metrics.registry import (
     metric_named,
     statistics_package,
 )
-from pytest_ddl.bench.records import Launch
 
 LEVEL = 0.95
 

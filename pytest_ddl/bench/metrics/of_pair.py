@@ -10,9 +10,9 @@ The scaling efficiency is the share of N replicas' worth of work that is done. I
 
 from __future__ import annotations
 
+from pytest_ddl.bench.launching.records import Launch
 from pytest_ddl.bench.metrics.registry import Column, NoNumberError, metric
 from pytest_ddl.bench.metrics.speed import seconds_per_1k_examples, step_time
-from pytest_ddl.bench.records import Launch
 
 UNSCALED = {
     "parameter_server": "its workers do not step together: compare throughput",

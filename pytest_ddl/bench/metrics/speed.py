@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pytest_ddl.bench.launching.records import Launch
 from pytest_ddl.bench.metrics.registry import Column, NoNumberError, digits, metric
-from pytest_ddl.bench.records import Launch
 
 
 @metric(

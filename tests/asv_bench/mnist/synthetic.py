@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from asv_bench.studies.mnist.results import Experiment, RankTraining, Training
-from pytest_ddl.bench.records import EnergyReading
+from pytest_ddl.bench.launching.records import EnergyReading
 
 
 def training(replicas: int, epoch_seconds: Sequence[float], accuracies: Sequence[float], **given: Any) -> Training:

@@ -14,7 +14,7 @@ import pytest
 
 from asv_bench.studies import report
 from asv_bench.studies.mnist import command, measuring
-from pytest_ddl.bench import machine
+from pytest_ddl.bench.launching import machine
 from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG
 from tests.asv_bench.mnist.synthetic import experiment, training
 

@@ -11,7 +11,7 @@ import pytest
 from asv_bench.studies import report
 from asv_bench.studies.mnist import command
 from asv_bench.studies.mnist.results import Experiment
-from pytest_ddl.bench.records import EnergyReading
+from pytest_ddl.bench.launching.records import EnergyReading
 from tests.asv_bench.mnist.synthetic import experiment, training
 
 ORIGIN = report.Origin("python -m asv_bench.studies mnist-scaling", "2026-01-01 00:00 UTC")

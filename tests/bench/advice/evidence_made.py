@@ -10,7 +10,7 @@ from pytest_ddl.bench.advice.facts.changed import Notes
 from pytest_ddl.bench.advice.facts.evidence import Evidence
 from pytest_ddl.bench.advice.facts.gains import Gain
 from pytest_ddl.bench.advice.facts.measured import Contender, Measured
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.launching.records import BenchSpec
 from tests.bench.made import launch
 
 GRADIENTS = Counters(

@@ -13,7 +13,7 @@ from pytest_ddl.bench.advice import collecting
 from pytest_ddl.bench.advice.collecting import Collector
 from pytest_ddl.bench.advice.facts.evidence import Evidence, MissingError
 from pytest_ddl.bench.advice.facts.measured import Contender, Measured
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.launching.records import BenchSpec
 from tests.bench.advice.evidence_made import of_ranks
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench import machine
 from pytest_ddl.bench.asv import running as asv_command
 from pytest_ddl.bench.asv.running import AsvError, command, describe_machine, init
+from pytest_ddl.bench.launching import machine
 from pytest_ddl.cli import main
 from pytest_ddl.commands import asv
 

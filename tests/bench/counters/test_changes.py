@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddl.bench.counters.changes import NAMES, REFUSED, compare, compare_launches, explained_bytes, uncounted
-from pytest_ddl.bench.records import Counters
+from pytest_ddl.bench.launching.records import Counters
 
 BASE = Counters(
     collectives={"all_reduce": 2},

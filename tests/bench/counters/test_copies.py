@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_ddl.bench.counters.counting import copies_of
+from pytest_ddl.bench.launching.counting import copies_of
 
 LOCAL = "/job:localhost/replica:0/task:0/device:"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench.counters import counting
 from pytest_ddl.bench.counters.changes import compare, uncounted
-from pytest_ddl.bench.counters.counting import reduction_ratio, wire_bytes
-from pytest_ddl.bench.counters.executions import Executions
+from pytest_ddl.bench.launching import counting
+from pytest_ddl.bench.launching.counting import reduction_ratio, wire_bytes
+from pytest_ddl.bench.launching.executions import Executions
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import Kind
 from pytest_ddl.harness import process_harness

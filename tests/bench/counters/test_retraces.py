@@ -7,7 +7,7 @@ import random
 import pytest
 
 from pytest_ddl.bench.counters.retraces import retraces_more
-from pytest_ddl.bench.records import Counters
+from pytest_ddl.bench.launching.records import Counters
 
 
 def counted(retraces, traces=1, steps=200):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_ddl.bench.evaluating.records import Cell, Curve, Evaluation, Identity, Verdict
-from pytest_ddl.bench.records import Counters, EnergyReading
+from pytest_ddl.bench.launching.records import Counters, EnergyReading
 from pytest_ddl.bench.training_to_target import Trial
 from tests.bench import made
 

@@ -13,8 +13,8 @@ from pytest_ddl.bench.gate.lockstep import Paired
 from pytest_ddl.bench.gate.sides import Side
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide
-from pytest_ddl.bench.machine import Load
-from pytest_ddl.bench.records import BenchSpec, Counters, Launch, RankTiming
+from pytest_ddl.bench.launching.machine import Load
+from pytest_ddl.bench.launching.records import BenchSpec, Counters, Launch, RankTiming
 
 CALM = Load(seconds=2.0, foreign_cores=0.05, cores=2, load_average=0.4)
 BUSY = replace(CALM, foreign_cores=1.2, load_average=4.0)

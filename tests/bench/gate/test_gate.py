@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from pathlib import Path
 
@@ -15,9 +14,9 @@ from pytest_ddl.bench.gate.checkout import both_sides
 from pytest_ddl.bench.gate.lockstep import VersionPair
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.worktrees import Repository
-from pytest_ddl.bench.processes import tagged
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.cli import main
+from pytest_ddl.cluster.strays import tagged
 from tests.bench.gate.repositories import git
 
 pytestmark = pytest.mark.slow
@@ -107,7 +106,7 @@ def left_behind(project: Path) -> list[str]:
 
 def started_for(project: Path) -> list[str]:
     """The processes that a gate of the project has started."""
-    return [str(process) for process in tagged(f"DDL_TEST_PROJECT={project}") if process != os.getpid()]
+    return [str(process) for process in tagged(str(project), "DDL_TEST_PROJECT")]
 
 
 def test_one_more_reduction_is_a_regression_of_counters(

@@ -18,8 +18,8 @@ from pytest_ddl.bench.gate.lockstep import LAUNCHES, Paired, VersionPair
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.gate.verdict import Rule
 from pytest_ddl.bench.gate.worktrees import Repository
-from pytest_ddl.bench.processes import tagged
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.launching.records import BenchSpec
+from pytest_ddl.cluster.strays import tagged
 from tests.bench.gate.made import CALM, cell
 from tests.bench.gate.repositories import git
 from tests.hosts.conftest import emulated_hosts
@@ -85,7 +85,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VersionPai
 def limit(folder: Path, mbit: int) -> None:
     """Change the bandwidth of all emulated hosts that a gate of a project has started."""
     networks = {}
-    for process in tagged(f"DDL_TEST_PROJECT={folder}"):
+    for process in tagged(str(folder), "DDL_TEST_PROJECT"):
         networks.setdefault(os.readlink(f"/proc/{process}/ns/net"), process)
     networks.pop(os.readlink("/proc/self/ns/net"), None)
     changed = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench.machine import Load, Reading
+from pytest_ddl.bench.launching.machine import Load, Reading
 
 TICKS = os.sysconf("SC_CLK_TCK")
 OWN = 4_000_001

@@ -17,8 +17,8 @@ from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.sides import MeasurementError, Running, Side, explained, provenance
 from pytest_ddl.bench.gate.target import Target
 from pytest_ddl.bench.launching.pacing import Pacer, PacingError
-from pytest_ddl.bench.processes import Processes
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.launching.processes import Processes
+from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.cli import main
 from pytest_ddl.commands import gate as command
 from tests.bench.gate.made import launch

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ddl.bench.launching.energy import EnergyMeter, EnergySource, NoEnergyError, Nvml, Rapl
-from pytest_ddl.bench.records import EnergyReading
+from pytest_ddl.bench.launching.records import EnergyReading
 
 
 class FakeNvml:

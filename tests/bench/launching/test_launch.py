@@ -15,7 +15,7 @@ from pytest_ddl.bench.launching import launch as launching
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.launch import drive
 from pytest_ddl.bench.launching.pacing import Pacer
-from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.harness import process_harness
 from suites.loops import train_in_a_loop
 from suites.workloads import WORKLOADS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from pytest_ddl.bench.launching.launch import of_all_ranks
-from pytest_ddl.bench.records import Counters
+from pytest_ddl.bench.launching.records import Counters
 
 ONE = Counters(
     collectives={"all_reduce": 2}, reduced_bytes=8, nodes=30, traces=1, steady_steps=40, copies={"device_to_host": 1}

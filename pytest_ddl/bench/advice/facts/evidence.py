@@ -11,7 +11,7 @@ import numpy as np
 from pytest_ddl.bench.advice.facts.changed import Notes
 from pytest_ddl.bench.advice.facts.gains import Gain, Times, from_share, noise_of, resampled, step_time
 from pytest_ddl.bench.advice.facts.measured import Measured
-from pytest_ddl.bench.records import Counters, Launch
+from pytest_ddl.bench.launching.records import Counters, Launch
 
 PARTS = 10
 """Parts of the steady steps between which the share of a part of the step is compared."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_ddl.bench.advice.facts.changed import Notes
 from pytest_ddl.bench.advice.facts.knobs import KNOBS
-from pytest_ddl.bench.records import BenchSpec, Launch
+from pytest_ddl.bench.launching.records import BenchSpec, Launch
 
 
 @dataclass(frozen=True)

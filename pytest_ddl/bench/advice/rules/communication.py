@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_ddl.bench.advice.facts.evidence import Evidence
 from pytest_ddl.bench.advice.facts.gains import Gain
 from pytest_ddl.bench.advice.rules.registry import Found, rule
-from pytest_ddl.bench.counters.counting import reduction_ratio
+from pytest_ddl.bench.launching.counting import reduction_ratio
 
 LIMIT = "communication"
 _GUIDE = "https://www.tensorflow.org/api_docs/python/tf/distribute/ReplicaContext#all_reduce"

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pytest_ddl.bench.launching.records import Counters
 from pytest_ddl.bench.launching.stopwatch import Stopwatch
-from pytest_ddl.bench.records import Counters
 from pytest_ddl.records import CollectiveRecord, VariableKind
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import graphs, values

@@ -174,7 +174,7 @@ class RankTiming:
     remarks: tuple[str, ...] = ()
     """Limits of the times, for example that only some of several loops were measured."""
     host: str = ""
-    """Host of the rank; see :func:`pytest_ddl.bench.machine.host_identity`."""
+    """Host of the rank; see :func:`pytest_ddl.bench.launching.machine.host_identity`."""
     examples: int | None = None
     """Rows that this rank's replicas take in a step, from batches that were read after the last one; ``None`` if
     unknown."""

@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pytest_ddl.cluster import strays
+
 TAG = "DDL_STARTED_BY"
 """Environment variable that marks these processes, including those that left their process group."""
 GRACE = 3.0
@@ -59,7 +61,7 @@ class Processes:
 
     def pids(self) -> list[int]:
         """Return the ids of the processes that are alive, including descendants."""
-        return tagged(f"{TAG}={self._tag}")
+        return strays.tagged(self._tag, TAG)
 
     def end(self) -> None:
         """End all processes: first ask them to end, then kill those that are left after ``GRACE`` seconds."""
@@ -82,7 +84,7 @@ class Processes:
     def _kill(self) -> None:
         # Look again after each round, because a process may start another one before it is killed.
         for _ in range(10):
-            left = kill_tagged(f"{TAG}={self._tag}")
+            left = strays.kill_tagged(self._tag, TAG)
             for process in self._started:
                 process.poll()
             if not left:
@@ -98,29 +100,9 @@ class Processes:
         self.end()
 
 
-def kill_tagged(mark: str) -> list[int]:
-    """Kill the processes of :func:`tagged`, and return their ids."""
-    found = tagged(mark)
-    for pid in found:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    return found
-
-
 def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
     """Ask the kernel to send this process a signal when its parent dies (Linux); exit if the parent is already gone."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:
             sys.exit(f"the process that started this one ({parent}) has ended")
-
-
-def tagged(mark: str) -> list[int]:
-    """Return the processes whose environment held ``NAME=value`` at their start; empty if there is no /proc."""
-    wanted, found = mark.encode(), []
-    for entry in Path("/proc").glob("[0-9]*"):
-        # The process has ended, or it belongs to another user.
-        with contextlib.suppress(OSError):
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
