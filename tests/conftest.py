@@ -14,16 +14,16 @@ import pytest
 # path by itself.
 sys.path.append(str(Path(__file__).parents[1]))
 
-from suites import tiers
+from tests.nightly import left_to_the_night
 
-TIERS = Path(__file__).with_name("tiers.toml")
 OWN = "_PYTEST_DDL_TEST_SERVERS"
 """Environment variable of the pytest process that has made the folder. Workers of pytest-xdist inherit it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    told = f"Also run the tests of the plugin that {TIERS.name} leaves to the night"
-    parser.addoption("--nightly", action="store_true", help=told)
+    parser.addoption(
+        "--nightly", action="store_true", help="Also run the tests of the plugin that are marked with nightly"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     left_out = set() if "soak" in config.option.markexpr else {item for item in items if _is_soak(item)}
     if not config.getoption("--nightly"):
-        left_out |= {item for item in items if _is_nightly(item)}
+        left_out |= left_to_the_night(items)
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
@@ -40,12 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_soak(item: pytest.Item) -> bool:
     # It takes hours, so the other tests of the night do not wait for it.
-    return item.path.is_relative_to(TIERS.parent) and item.get_closest_marker("soak") is not None
-
-
-def _is_nightly(item: pytest.Item) -> bool:
-    own = item.path.is_relative_to(TIERS.parent) and item.get_closest_marker("slow") is not None
-    return own and not tiers.is_in(item.nodeid, tiers.DEFAULT, TIERS)
+    return item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("soak") is not None
 
 
 def pytest_configure(config: pytest.Config) -> None:

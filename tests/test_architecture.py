@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
 
@@ -29,6 +30,12 @@ BUDGETS = Path(__file__).with_name("room_lines.json")
 """Maximum number of lines of each room. Raise one only in a commit that says why."""
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Syntax tree of a module. Nobody changes it."""
+    return ast.parse(path.read_text())
+
+
 def imports(path: Path, *, whole: bool, types: bool = False) -> Iterator[str]:
     """Names that a module imports, in the whole module or only when it is loaded.
 
@@ -47,7 +54,7 @@ def imports(path: Path, *, whole: bool, types: bool = False) -> Iterator[str]:
                 for handler in getattr(node, "handlers", []):
                     yield from visit(handler.body)
 
-    for node in visit(ast.parse(path.read_text()).body):
+    for node in visit(parsed(path).body):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -60,7 +67,7 @@ def imports(path: Path, *, whole: bool, types: bool = False) -> Iterator[str]:
 
 def named_in_strings(path: Path) -> Iterator[str]:
     """Modules of the package that a module names in a string, for example to load them later."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in MODULES:
             yield node.value
 
@@ -69,6 +76,7 @@ def under(name: str, *packages: str) -> bool:
     return any(name == package or name.startswith(package + ".") for package in packages)
 
 
+@cache
 def edges(*, types: bool = False) -> dict[str, set[str]]:
     """Module -> modules that it imports or names. The package itself only passes on public names."""
     found = {}

@@ -104,12 +104,49 @@ def judge(ddl_check: Callable[[], None], request: pytest.FixtureRequest, found: 
         assert f"\nproperty: {planned.check.title}\nadvice: " in str(caught.value)
 
 
+@pytest.mark.nightly(
+    each_commit=(
+        "mirrored-AveragesReplicas-metric_of_parts_in_another_order",
+        "mirrored-IgnoresWeights-metric_of_uneven_parts",
+        "mirrored-IgnoresWeights-metric_after_a_reset",
+        "mirrored-ForgetsToReset-metric_of_weighted_parts",
+        "mirrored-AddsTheSumToItself-metric_of_uneven_parts",
+        "mirrored-DividesByTheLocalBatch-loss_of_parts",
+        "mirrored-DividesByTheLocalBatch-loss_of_weighted_parts",
+        "mirrored-IsNotDivided-loss_of_each_example",
+        "mirrored-KeepsLocalSlots-optimizer_keeps_the_slots_of_one_device",
+        "mirrored-DropsEqualRows-optimizer_counts_each_step_once",
+        "mirrored-KeepsLocalState-layer_state_on_all_replicas",
+        "mirrored-CentersItsPart-layer_from_its_configuration",
+        "mirrored-CountsInPython-layer_of_parts",
+        "mirrored-forgets_its_factor-layer_in_a_function",
+        "mirrored-forgets_its_factor-layer_in_training",
+        "mirrored-DrawsTheSame-layer_of_parts",
+        "mirrored-DrawsTheSame-layer_draws_after_a_seed",
+        "mirrored-DrawsWithoutSeed-layer_of_parts",
+        "mirrored-DrawsWithoutSeed-layer_from_its_configuration",
+        "mirrored-StopsEarly-callback_calls",
+        "mirrored-StopsEarly-callback_logs",
+        "mirrored-StopsEarly-callback_weights",
+        "mirrored-LogsItsRank-callback_weights",
+        "mirrored-WritesOnNoWorker-callback_weights",
+        "mirrored-WritesOnNoWorker-callback_files",
+    )
+)
 @pytest.mark.ddl(strategies="mirrored")
 @parametrize_with_ddl_checks([*PLANTED])
 def test_a_defect_fails_its_checks_and_no_others(ddl_check: Any, request: pytest.FixtureRequest) -> None:
     judge(ddl_check, request, PLANTED)
 
 
+@pytest.mark.nightly(
+    each_commit=(
+        "multi_worker_mirrored-LogsItsRank-callback_logs",
+        "multi_worker_mirrored-LogsItsRank-callback_weights",
+        "multi_worker_mirrored-WritesOnEveryWorker-callback_files",
+        "multi_worker_mirrored-KeepsLocalState-layer_in_training",
+    )
+)
 @pytest.mark.ddl(strategies="multi_worker_mirrored")
 @parametrize_with_ddl_checks([planted.LogsItsRank, planted.WritesOnEveryWorker, planted.KeepsLocalState])
 def test_a_defect_of_workers_fails(ddl_check: Any, request: pytest.FixtureRequest) -> None:
@@ -121,6 +158,7 @@ def test_every_check_fails_for_a_defect() -> None:
     assert failed == set(CONFORMANCE_CHECKS)
 
 
+@pytest.mark.nightly
 @pytest.mark.ddl(strategies="mirrored")
 @parametrize_with_ddl_checks([Case(planted.CentersItsPart, tags=Tags(needs_whole_batch=True))])
 def test_a_declared_tag_leaves_checks_out(ddl_check: Any, request: pytest.FixtureRequest) -> None:

@@ -24,6 +24,8 @@ def images(rows: int) -> tuple[Any, ...]:
     return draw.random((rows, 2, 3)), draw.random((rows, 2, 3))
 
 
+# Checks of objects are the same under each strategy; the suite runs them too.
+@pytest.mark.nightly(each_commit=("mirrored[replicas=3]",))
 @pytest.mark.ddl(strategies=SYNCHRONOUS)
 @parametrize_with_ddl_checks(
     [
@@ -38,6 +40,7 @@ def test_metrics(ddl_check: Any) -> None:
     ddl_check()
 
 
+@pytest.mark.nightly(each_commit=("mirrored[replicas=3]",))
 @pytest.mark.ddl(strategies=SYNCHRONOUS)
 @parametrize_with_ddl_checks(
     [
@@ -51,12 +54,14 @@ def test_losses(ddl_check: Any) -> None:
     ddl_check()
 
 
+@pytest.mark.nightly(each_commit=("mirrored[replicas=3]",))
 @pytest.mark.ddl(strategies=[*SYNCHRONOUS, "central_storage", "parameter_server"])
 @parametrize_with_ddl_checks([lambda: keras.optimizers.SGD(0.1, momentum=0.9), keras.optimizers.Adam])
 def test_optimizers(ddl_check: Any) -> None:
     ddl_check()
 
 
+@pytest.mark.nightly(each_commit=("mirrored[replicas=3]",))
 @pytest.mark.ddl(strategies=SYNCHRONOUS)
 @parametrize_with_ddl_checks(
     [
@@ -78,6 +83,7 @@ def test_layers(ddl_check: Any) -> None:
 
 
 # Keras converts the learning rate to NumPy, and TensorFlow's variables under a strategy lack the keyword of NumPy 2.
+@pytest.mark.nightly(each_commit=("mirrored-CSVLogger",))
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.ddl(strategies=["mirrored", "multi_worker_mirrored"])
 @parametrize_with_ddl_checks(
@@ -94,6 +100,7 @@ def test_callbacks(ddl_check: Any) -> None:
     ddl_check()
 
 
+@pytest.mark.nightly
 @pytest.mark.ddl(strategies="central_storage")
 @parametrize_with_ddl_checks(
     [keras.metrics.Sum],

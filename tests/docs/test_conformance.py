@@ -28,6 +28,8 @@ def test_every_tag_is_described() -> None:
     assert [one.name for one in fields(Tags) if f"\n| `{one.name}` |" not in text] == []
 
 
+# One run of pytest with all other plugins, and one with pytest-xdist, run for each commit.
+@pytest.mark.nightly(each_commit=("mirrored",))
 @pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "known"), [("mirrored", 1), ("multi_worker_mirrored", 2)])
 def test_the_examples_run(pytester: pytest.Pytester, strategy: str, known: int) -> None:

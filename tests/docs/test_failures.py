@@ -44,6 +44,8 @@ def warm_server() -> Iterator[None]:
         warm.stop()
 
 
+# One run of pytest with all other plugins, and one with pytest-xdist, run for each commit.
+@pytest.mark.nightly(each_commit=("initial",))
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_server")
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.cause)

@@ -16,6 +16,7 @@ from pytest_ddl import check_training
 GIVEN = {"global_batch_size": 8, "steps": 4, "timeout": 100}
 
 
+@pytest.mark.nightly(each_commit=("own_updates_that_are_summed",))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
@@ -35,6 +36,8 @@ def test_right_programs_pass(program):
     assert report.passed, str(report)
 
 
+# Long programs: one strategy or one model runs for each commit.
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "cause", "fix", "evidence"),

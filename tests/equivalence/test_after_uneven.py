@@ -18,6 +18,8 @@ GIVEN = {"global_batch_size": 12, "timeout": 400}
 TOLERATED = "mean-of-replica-means"
 
 
+# Each is a comparison with several probes.
+@pytest.mark.nightly(each_commit=("averaged_by_the_program", "program3"))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "strategy"),
@@ -39,6 +41,7 @@ def test_right_programs_pass(program, strategy):
     assert not any("weights are not compared" in note for note in report.notes), str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "check", "step"),
@@ -55,6 +58,7 @@ def test_a_bug_after_the_uneven_step_is_found(program, check, step):
     assert {finding.cause for finding in report.approximations} == {TOLERATED}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_wrong_value_of_what_the_program_keeps_is_no_pass():
     """The value is neither that of one device nor that of equal parts, and the program may have kept it."""
@@ -64,6 +68,8 @@ def test_a_wrong_value_of_what_the_program_keeps_is_no_pass():
     assert reason.startswith("METRIC-EQ: not compared: test_error"), reason
 
 
+# Long programs: one strategy or one model runs for each commit.
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_bug_in_a_later_uneven_step_alone_is_found():
     report = check_training(programs.adds_its_penalty_in_the_second_uneven_step, "mirrored", **GIVEN)

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 GIVEN = {"global_batch_size": 12, "steps": 3, "timeout": 90}
 
 
+@pytest.mark.nightly(each_commit=("chief_saves",))
 @pytest.mark.parametrize(
     ("program", "cause"),
     [
@@ -35,6 +36,7 @@ def test_a_hang_is_named_without_waiting_for_the_deadline(program, cause):
     assert report.distributed.seconds < GIVEN["timeout"] / 2
 
 
+@pytest.mark.nightly
 def test_an_exception_of_one_worker_stays_its_own():
     report = check_training(programs.one_worker_raises, "multi_worker_mirrored", **GIVEN)
     finding = report.findings[0]
@@ -42,6 +44,7 @@ def test_an_exception_of_one_worker_stays_its_own():
     assert "my own mistake" in finding.message
 
 
+@pytest.mark.nightly(each_commit=("multi_worker_mirrored",))
 @pytest.mark.parametrize("strategy", ["mirrored", "multi_worker_mirrored"])
 def test_a_count_that_wraps_around_is_found(strategy):
     report = check_training(programs.counts_too_far, strategy, **GIVEN)
@@ -50,6 +53,7 @@ def test_a_count_that_wraps_around_is_found(strategy):
     assert "-2147483648" in finding.message
 
 
+@pytest.mark.nightly
 def test_workers_in_step_pass():
     report = check_training(programs.right, "multi_worker_mirrored", **GIVEN)
     assert report.passed, str(report)

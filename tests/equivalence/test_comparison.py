@@ -24,6 +24,7 @@ STRATEGIES = [
 GIVEN = {"global_batch_size": 12, "steps": 3, "timeout": 60}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("strategy", [*STRATEGIES, pytest.param("mirrored[replicas=4]", marks=pytest.mark.slow)])
 def test_a_right_program_passes(strategy):
     report = check_training(programs.right, strategy, **GIVEN)
@@ -40,6 +41,7 @@ def test_a_loss_that_is_not_divided_is_named(strategy):
     assert finding.exact
 
 
+@pytest.mark.nightly(each_commit=("multi_worker_mirrored",))
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["mirrored", "multi_worker_mirrored", "central_storage"])
 def test_a_function_of_one_replica_is_traced_by_the_strategy(strategy):
@@ -49,6 +51,7 @@ def test_a_function_of_one_replica_is_traced_by_the_strategy(strategy):
     assert graph.step == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_mistake_in_a_function_of_one_replica_is_named():
     report = check_training(programs.function_of_a_replica_with_an_undivided_loss, "mirrored", **GIVEN)
@@ -77,6 +80,7 @@ def test_means_of_replicas_are_recomputed_and_an_approximation():
     assert [finding.cause for finding in strict.findings] == ["mean-of-replica-means"]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_uneven_batches_are_tried_when_asked_for():
     checks = ["STEP-EQ", "UNEVEN-EQ"]
@@ -107,6 +111,7 @@ def test_a_rank_that_fails_is_a_finding(program, cause, symptom, words):
     assert words in str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_hang_is_a_finding_with_stacks():
     report = check_training(programs.hangs, "mirrored", **{**GIVEN, "timeout": 20})
@@ -122,6 +127,7 @@ def test_a_program_that_fails_on_one_device_too_is_inconclusive():
     assert "on every device" in str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_program_that_records_nothing_does_not_pass():
     assert check_training(programs.watches_nothing, "mirrored", **GIVEN).verdict == "inconclusive"
@@ -140,6 +146,7 @@ def test_reduced_precision_is_held_against_its_own_rounding():
     assert report.verdict != "fail", str(report)
 
 
+@pytest.mark.nightly(each_commit=("parameter_server",))
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["mirrored", "parameter_server", "multi_worker_mirrored"])
 def test_the_end_of_the_data_changes_nothing(strategy):
@@ -148,6 +155,7 @@ def test_the_end_of_the_data_changes_nothing(strategy):
     assert report.distributed.num_steps == 8
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_weights_changed_after_the_last_step_are_seen():
     report = check_training(programs.weights_changed_after_the_last_step, "mirrored", **GIVEN)
@@ -155,6 +163,7 @@ def test_weights_changed_after_the_last_step_are_seen():
     assert "changed after the last recorded step" in report.findings[0].message
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_restart_on_one_rank_alone_is_an_error():
     report = check_training(programs.restarts_on_one_rank, "multi_worker_mirrored", **GIVEN)
@@ -162,6 +171,7 @@ def test_a_restart_on_one_rank_alone_is_an_error():
     assert "not on all" in report.findings[0].message
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_program_that_evaluates_only_is_judged_by_its_results():
     report = check_training(programs.evaluates_only, "mirrored", **GIVEN)
@@ -170,6 +180,7 @@ def test_a_program_that_evaluates_only_is_judged_by_its_results():
     assert not report.comparable
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_data_that_ends_before_the_limit_is_said():
     report = check_training(programs.right, "mirrored", **{**GIVEN, "steps": 40})

@@ -23,6 +23,7 @@ def compared_one_by_one(report):
     return any("run again one step at a time" in note and "STEP-EQ, OPT-STATE" in note for note in notes)
 
 
+@pytest.mark.nightly(each_commit=("records_once",))
 @pytest.mark.parametrize("program", [programs.records_once, programs.records_each_step_of_one_device])
 def test_a_right_program_passes_and_says_what_was_compared(program):
     report = check_training(program, "parameter_server", **GIVEN)
@@ -33,6 +34,7 @@ def test_a_right_program_passes_and_says_what_was_compared(program):
     assert {finding.variable for finding in report.approximations} <= {"sgd/iteration"}
 
 
+@pytest.mark.nightly(each_commit=("ascends_on_shuffled_data", "takes_longer_steps_in_every_other_closure"))
 @pytest.mark.parametrize(
     "program",
     [
@@ -51,18 +53,21 @@ def test_updates_of_another_size_or_sign_are_found(program):
     assert any(text in report.findings[0].message for text in shown)
 
 
+@pytest.mark.nightly
 def test_more_closures_than_steps_of_one_device_are_found():
     report = check_training(programs.schedules_more, "parameter_server", **GIVEN)
     assert [(finding.check, finding.cause) for finding in report.findings] == [("PS", "unequal-steps")], str(report)
     assert "the scheduled closures computed 14 updates, and one device 12" in str(report)
 
 
+@pytest.mark.nightly
 def test_fewer_closures_after_the_last_record_are_found():
     report = check_training(programs.omits_steps_after_the_last_record, "parameter_server", **GIVEN)
     assert [(finding.check, finding.cause) for finding in report.findings] == [("PS", "unequal-steps")], str(report)
     assert "the scheduled closures computed 10 updates, and one device 12" in str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "program", [programs.never_joins, programs.joins_after_recording, programs.never_joins_and_records_each_step]
 )
@@ -76,6 +81,7 @@ def test_weights_that_are_read_before_the_closures_end_are_found(program):
     assert "coordinator.schedule(" in report.findings[0].lines[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "program",
     [
@@ -90,11 +96,13 @@ def test_a_program_that_joins_at_its_end_passes(program):
     assert compared_one_by_one(report), str(report)
 
 
+@pytest.mark.nightly
 def test_weights_that_move_after_the_last_record_move():
     report = check_training(programs.records_before_the_first_closure_ends, "parameter_server", **GIVEN)
     assert report.passed, str(report)
 
 
+@pytest.mark.nightly(each_commit=("trains_adam_on_shuffled_data",))
 @pytest.mark.parametrize("program", [programs.consumes_other_examples, programs.trains_adam_on_shuffled_data])
 def test_one_device_is_given_the_examples_of_the_closures(program):
     report = check_training(program, "parameter_server", **GIVEN)
@@ -103,6 +111,7 @@ def test_one_device_is_given_the_examples_of_the_closures(program):
     assert any("one device was given the batches that the closures consumed" in note for note in report.notes)
 
 
+@pytest.mark.nightly(each_commit=("weighs_each_closure_by_its_number",))
 @pytest.mark.parametrize(
     "program", [programs.weighs_each_closure_by_its_number, programs.weighs_each_closure_by_a_counter]
 )
@@ -112,6 +121,7 @@ def test_each_closure_is_recomputed_from_what_it_read_and_consumed(program):
     assert any("one device recomputed the gradients of 12 of 12 closures" in str(note) for note in report.notes)
 
 
+@pytest.mark.nightly
 def test_examples_that_one_device_never_consumes_decide_nothing():
     report = check_training(programs.consumes_examples_of_its_own, "parameter_server", **GIVEN)
     assert report.verdict == "inconclusive", str(report)
@@ -129,18 +139,21 @@ def test_a_sum_that_closures_add_to_passes():
     assert report.passed, str(report)
 
 
+@pytest.mark.nightly
 def test_a_sum_that_closures_write_back_is_found():
     report = check_training(programs.writes_its_sum_back, "parameter_server", **GIVEN)
     found = [(finding.check, finding.cause, finding.variable) for finding in report.findings]
     assert found == [("PS", "lost-update", "sum_of_features")], str(report)
 
 
+@pytest.mark.nightly(each_commit=("loses_updates_recorded_on_one_device",))
 @pytest.mark.parametrize("program", [programs.loses_updates, programs.loses_updates_recorded_on_one_device])
 def test_updates_that_are_lost_are_found(program):
     report = check_training(program, "parameter_server", **GIVEN)
     assert [(finding.check, finding.cause) for finding in report.findings] == [("PS", "lost-update")], str(report)
 
 
+@pytest.mark.nightly
 def test_weights_that_closures_overwrite_are_no_pass():
     report = check_training(programs.moves_by_a_rule_of_its_own, "parameter_server", **GIVEN)
     assert report.verdict == "inconclusive"

@@ -32,6 +32,7 @@ def _named(value):
     return getattr(value, "__name__", "")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "verdict", "advice", "twin"), CASES, ids=_named)
 def test_a_crash_says_what_to_do_and_that_helps(program, verdict, advice, twin):

@@ -21,6 +21,7 @@ def name_of(value):
     return getattr(value, "__name__", None)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "program",
     [
@@ -36,12 +37,21 @@ def test_a_right_program_passes(program):
     assert report.passed, str(report)
 
 
+@pytest.mark.nightly
 def test_another_order_is_replayed_on_one_device():
     report = check_training(programs.shards_and_then_shuffles, "multi_worker_mirrored", **GIVEN)
     assert report.passed, str(report)
     assert any("was run again on the global batches that the strategy consumed" in note for note in report.notes)
 
 
+@pytest.mark.nightly(
+    each_commit=(
+        "shuffles_and_repeats_without_a_seed",
+        "restores_on_the_chief_alone",
+        "begins_the_data_again",
+        "saves_where_the_chief_saves",
+    )
+)
 @pytest.mark.parametrize(
     ("program", "check", "cause"),
     [
@@ -63,6 +73,7 @@ def test_a_sin_is_named(program, check, cause):
     assert (report.findings[0].check, report.findings[0].cause) == (check, cause), str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("program", [programs.forgets_the_optimizer, programs.begins_the_data_again], ids=name_of)
 def test_an_interruption_is_judged_in_one_process_too(program):
     report = check_training(program, "mirrored", **GIVEN)

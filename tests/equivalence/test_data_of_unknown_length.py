@@ -31,6 +31,7 @@ def train(run, optimizer, callbacks=()):
     run.evaluate(model, data)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_counters_at_the_end_of_the_data_do_not_differ(optimizer):
     report = check_training(partial(train, optimizer=optimizer), "mirrored", **GIVEN)

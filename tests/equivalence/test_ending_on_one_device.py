@@ -37,6 +37,7 @@ def test_a_run_that_always_ends_is_the_reason():
     assert "call run.watch" not in text
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_another_failure_under_the_strategy_does_not_hide_it():
     report = check_training(programs.always_and_raises_under_a_strategy, "mirrored", **GIVEN)

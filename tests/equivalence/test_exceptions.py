@@ -50,6 +50,7 @@ RAISED = {
 }
 
 
+@pytest.mark.nightly(each_commit=("from_another_exception",))
 @pytest.mark.slow
 @pytest.mark.parametrize("program", RAISED, ids=lambda program: program.__name__)
 def test_an_exception_under_the_strategy_is_shown_with_its_place(program):
@@ -93,6 +94,7 @@ def test_an_exception_of_a_noise_run_is_a_note_with_its_place():
     assert place_of(PROGRAMS, "raise ArithmeticError") in notes[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_hang_is_shown_with_its_place():
     report = check_training(programs.hangs_in_a_helper, "mirrored", **{**GIVEN, "timeout": 20})

@@ -19,6 +19,7 @@ TOLERATED, DOUBLED, STATE = "mean-of-replica-means", "gradient-scaled-by-replica
 STATISTICS = {"per-replica-normalization": "wanted"}
 
 
+@pytest.mark.nightly(each_commit=("averages_features_and_trains_exactly",))
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [programs.averages_features, programs.averages_features_and_trains_exactly])
 def test_a_declared_mean_over_unequal_parts_passes_if_it_is_recomputed(program):
@@ -28,12 +29,14 @@ def test_a_declared_mean_over_unequal_parts_passes_if_it_is_recomputed(program):
     assert all(finding.exact for finding in report.approximations)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_state_that_is_not_that_mean_fails():
     report = check_training(programs.multiplies_the_mean_in_uneven_batches, "mirrored", **GIVEN)
     assert [(finding.variable, finding.step) for finding in report.findings] == [("state", 3)], str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "verdict"),
@@ -45,12 +48,14 @@ def test_a_state_in_a_tolerated_step_must_follow_from_it(program, verdict):
     assert {doubt.check for doubt in report.doubts} == ({"STATE-EQ"} if verdict != "pass" else set())
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_many_uneven_steps_are_all_judged():
     report = check_training(programs.wrong_from_the_25th_uneven_step, "mirrored", global_batch_size=3, timeout=400)
     assert [(finding.cause, finding.step) for finding in report.findings] == [(DOUBLED, 25)], str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_steps_after_a_declared_difference_are_compared_from_equal_weights():
     expect = {DOUBLED: "on purpose"}
@@ -61,6 +66,7 @@ def test_steps_after_a_declared_difference_are_compared_from_equal_weights():
     assert {finding.step for finding in report.findings} == {3}, str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_cause_that_is_declared_for_one_thing_does_not_excuse_another():
     program = programs.normalizes_and_counts_the_first_replica

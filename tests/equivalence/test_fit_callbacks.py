@@ -16,6 +16,7 @@ from pytest_ddl import check_training
 GIVEN = {"global_batch_size": 12, "timeout": 150}
 
 
+@pytest.mark.nightly(each_commit=("scheduled_lazily", "stopped_early_in_tf_keras"))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
@@ -34,6 +35,7 @@ def test_right_programs_pass(program):
     assert report.passed, str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_callback_that_sets_another_rate_is_named():
     report = check_training(programs.rate_of_replicas, "mirrored", **GIVEN)

@@ -86,6 +86,22 @@ def _check(name: str, strategy: str) -> pytest_ddl.Report:
     return pytest_ddl.check_training(program, strategy, global_batch_size=12, steps=4, timeout=300)  # type: ignore[arg-type]
 
 
+# Causes that need many recomputations: others of this kind run for each commit.
+@pytest.mark.nightly(
+    each_commit=(
+        "mean_with_momentum",
+        "mean_with_dropout",
+        "reduced_twice",
+        "one_replica_skips_its_second_step",
+        "biases_not_reduced",
+        "fit_with_clipping_of_a_sparse_gradient",
+        "small_penalty_on_each_replica",
+        "masked_mean_on_each_replica",
+        "masked_in_single_precision",
+        "accumulators_are_never_reset",
+        "optimizer_holds_a_stale_copy",
+    )
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CAUSES)
 def test_cause_is_named_by_recomputation(name: str) -> None:
@@ -94,6 +110,7 @@ def test_cause_is_named_by_recomputation(name: str) -> None:
     assert (report.findings[0].cause, report.findings[0].exact) == (CAUSES[name], True), str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONSISTENT)
 def test_cause_is_named_if_records_are_consistent_with_it(name: str) -> None:
@@ -102,6 +119,7 @@ def test_cause_is_named_if_records_are_consistent_with_it(name: str) -> None:
     assert (report.findings[0].cause, report.findings[0].exact) == (CONSISTENT[name], False), str(report)
 
 
+@pytest.mark.nightly(each_commit=("mean_with_adam", "biases_not_reduced"))
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mean_with_adam", "biases_not_reduced", "clipped_by_hand", "zeros_move_momentum"])
 def test_cause_is_named_over_workers(name: str) -> None:
@@ -120,6 +138,7 @@ RIGHT = (
 )
 
 
+@pytest.mark.nightly(each_commit=("right_adam", "right_micro_batches_in_a_step", "right_in_single_precision"))
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_program_raises_no_alarm(name: str) -> None:
@@ -127,6 +146,7 @@ def test_right_program_raises_no_alarm(name: str) -> None:
     assert report.verdict == "pass", str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_third_that_keras_rounds_to_float32_raises_no_alarm() -> None:
     assert _check("right_fit", "mirrored[replicas=3]").verdict == "pass"

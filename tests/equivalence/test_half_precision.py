@@ -25,6 +25,7 @@ def compare(program, strategy="mirrored", **given):
     return check_training(program, strategy, **{"global_batch_size": 12, **given})
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_casts_by_hand_pass(dtype):
     report = compare(partial(module, dtype=dtype, decay=0.01))
@@ -33,6 +34,7 @@ def test_casts_by_hand_pass(dtype):
     assert f"instead of casts to {dtype}, and also in casts to {dtype}" in report.notes[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_policy_is_judged_in_float64_and_in_its_own_precision():
     report = compare(fit)
@@ -41,6 +43,7 @@ def test_a_policy_is_judged_in_float64_and_in_its_own_precision():
     assert "instead of mixed_float16, and also in mixed_float16" in report.notes[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_mistake_is_named_in_float16():
     report = compare(partial(module, wrong="mean"))
@@ -48,6 +51,7 @@ def test_a_mistake_is_named_in_float16():
     assert report.findings[0].cause == SCALED, str(report)
 
 
+@pytest.mark.nightly
 def test_a_mistake_that_only_half_precision_makes_is_found():
     report = compare(programs.wrong_in_half_precision)
     assert report.verdict == "fail"
@@ -59,6 +63,7 @@ OF_EACH_KIND = ("fit pure bfloat16", "fit one layer", "fit tf_keras", "loop tf_k
 """The evaluation checks all right programs; each takes several comparisons."""
 
 
+@pytest.mark.nightly(each_commit=("loop tf_keras",))
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OF_EACH_KIND)
 def test_right_programs_pass(name):
@@ -66,6 +71,7 @@ def test_right_programs_pass(name):
     assert report.passed, str(report)
 
 
+@pytest.mark.nightly(each_commit=("one_device", "multi_worker_mirrored", "central_storage"))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "name"),
@@ -86,6 +92,7 @@ def test_right_programs_pass_under_every_strategy(strategy, name):
     assert report.passed, str(report)
 
 
+@pytest.mark.nightly(each_commit=("mixed_float16",))
 @pytest.mark.slow
 @pytest.mark.parametrize(("policy", "optimizer"), [("mixed_float16", "Adam"), ("mixed_bfloat16", "SGD")])
 def test_the_own_precision_by_itself_is_no_false_alarm(policy, optimizer):
@@ -110,6 +117,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.nightly(each_commit=("2", "6", "10"))
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "cause"), MISTAKES, ids=range(len(MISTAKES)))
 def test_mistakes_are_found_and_named(program, cause):

@@ -21,6 +21,10 @@ DROPOUT = "keras-seed-generator"
 REPEATED, SCALED = "random-stream-repeated-across-replicas", "gradient-scaled-by-replica-count"
 
 
+# A known behavior of Keras and a mistake beside it: dropout and shared metrics run for each commit.
+@pytest.mark.nightly(
+    each_commit=("mirrored-positions", "mirrored-strings", "mirrored-one_example", "multi_worker_mirrored")
+)
 @pytest.mark.parametrize(
     ("strategy", "program", "known"),
     [
@@ -47,6 +51,7 @@ def test_what_keras_does_by_itself_is_recognized(strategy, program, known):
     assert [behavior.id for behavior in report.known_behaviors] == [known]
 
 
+@pytest.mark.nightly(each_commit=("central_storage",))
 @pytest.mark.parametrize(
     ("strategy", "program", "cause"),
     [

@@ -34,6 +34,15 @@ def test_a_model_built_by_fit_passes():
     assert all(variable.since == 0 for variable in report.reference.variables)
 
 
+@pytest.mark.nightly(
+    each_commit=(
+        "mirrored-module",
+        "mirrored-tf_keras_fit",
+        "multi_worker_mirrored-keras_graph",
+        "central_storage-keras_eager",
+        "one_device-keras_graph",
+    )
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "program"),
@@ -65,11 +74,13 @@ def test_right_programs_pass(strategy, program):
     assert all(variable.since == 0 for variable in report.distributed.variables)
 
 
+@pytest.mark.nightly
 def test_an_initial_weight_that_differs_is_found():
     report = check(programs.tf_keras_graph, "mirrored", "unseeded")
     assert [finding.cause for finding in report.findings] == ["initial-weights-differ"], str(report)
 
 
+@pytest.mark.nightly(each_commit=("mirrored-keras_fit_subclassed-mean",))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "program", "bug", "causes"),

@@ -27,6 +27,7 @@ def wrong_line(name: str, module: Any = programs) -> int:
     return next(number for number, line in enumerate(source, 1) if marked.search(line))
 
 
+@pytest.mark.nightly(each_commit=("update", "draw", "value"))
 @pytest.mark.parametrize(
     ("name", "strategy", "cause"),
     [
@@ -50,6 +51,7 @@ def test_the_wrong_line_is_named(name: str, strategy: str, cause: str) -> None:
     assert finding.lines[0].split()[0] in str(report)
 
 
+@pytest.mark.nightly
 def test_a_reduction_that_repeats_that_of_the_optimizer_is_named_beside_the_loss() -> None:
     report = check_training(programs.twice, "mirrored", global_batch_size=8, steps=2, timeout=100)
     number = wrong_line("twice")
@@ -57,6 +59,7 @@ def test_a_reduction_that_repeats_that_of_the_optimizer_is_named_beside_the_loss
     assert "the optimizer adds them up once more" in str(report.findings[0].fix)
 
 
+@pytest.mark.nightly
 def test_a_collective_is_named_by_the_line_in_the_replica_function() -> None:
     report = check_training(programs.conditional, "multi_worker_mirrored", global_batch_size=8, steps=2, timeout=60)
     finding = report.findings[0]
@@ -64,6 +67,7 @@ def test_a_collective_is_named_by_the_line_in_the_replica_function() -> None:
     assert f"{Path(programs.__file__).name}:{wrong_line('conditional')}" in finding.message
 
 
+@pytest.mark.nightly(each_commit=("decay_of_worker", "noise", "ending", "by_hand"))
 @pytest.mark.parametrize(
     ("name", "strategy", "cause"),
     [
@@ -99,6 +103,7 @@ def test_a_program_that_changes_its_variables_correctly_passes(strategy: str) ->
     assert not any("could not be observed" in note for rank in report.distributed.ranks for note in rank.notes)
 
 
+@pytest.mark.nightly
 def test_a_value_that_two_reductions_gave_has_no_line_of_a_reduction() -> None:
     lines = Lines()
     for line in ("a.py:1", "a.py:2"):

@@ -20,6 +20,7 @@ def outcomes(report):
     return {result.check: result.outcome.value for result in report.results}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("program", "strategy", "checks"),
     [
@@ -36,6 +37,9 @@ def test_right_programs_pass(program, strategy, checks):
     assert {outcomes(report)[check] for check in checks} == {"pass"}
 
 
+@pytest.mark.nightly(
+    each_commit=("metric_of_scaled_losses-multi_worker_mirrored", "model_outside_the_scope-multi_worker_mirrored")
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "strategy", "check", "cause"),
@@ -56,6 +60,7 @@ def test_each_sin_is_named_first(program, strategy, check, cause):
     assert (report.findings[0].check, report.findings[0].cause) == (check, cause), str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_right_asynchronous_training_passes():
     report = check_training(programs.concurrent, "parameter_server", steps=40, **GIVEN)
@@ -66,6 +71,7 @@ def test_right_asynchronous_training_passes():
     assert "seen" not in {finding.variable for finding in report.approximations}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_concurrent_steps_on_data_that_each_worker_reads_pass_if_their_gradients_are_right():
     right = check_training(programs.concurrent_on_data_of_each_worker, "parameter_server", steps=6, **GIVEN)

@@ -23,6 +23,7 @@ def compare(program, strategy="mirrored", **given):
     return report, result
 
 
+@pytest.mark.nightly(each_commit=("right_by_hand-multi_worker_mirrored",))
 @pytest.mark.parametrize(
     ("program", "strategy"),
     [
@@ -41,6 +42,7 @@ def test_right_programs_pass_with_infinities_planted(program, strategy):
     assert "run again with" in result.reason
 
 
+@pytest.mark.nightly(each_commit=("fits_in_keras",))
 @pytest.mark.parametrize(
     "program",
     ["right_in_keras", "fits_in_keras", "fits_in_mixed_precision"],
@@ -51,12 +53,14 @@ def test_what_keras_decides_is_no_false_alarm(program):
     assert result.outcome is Outcome.NOT_APPLICABLE
 
 
+@pytest.mark.nightly
 def test_what_keras_decides_is_shown_where_it_is_asked_for():
     report, _result = compare("right_in_keras", checks=["NONFINITE"], timeout=300)
     assert report.findings, str(report)
     assert report.findings[0].cause == "non-finite-not-synchronised"
 
 
+@pytest.mark.nightly
 def test_updating_with_anything_on_one_device_too_is_not_judged():
     report, result = compare("updates_with_anything")
     assert report.passed, str(report)
@@ -64,6 +68,7 @@ def test_updating_with_anything_on_one_device_too_is_not_judged():
     assert "one device also updates" in result.reason
 
 
+@pytest.mark.nightly(each_commit=("zeros_before_the_sum",))
 @pytest.mark.parametrize(
     ("program", "cause"),
     [

@@ -27,6 +27,7 @@ def test_a_loss_that_is_one_number_is_explained_with_its_factor():
     assert "to accept:" not in str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_loss_for_each_example_is_right():
     report = check_training(programs.one_for_each_example, "mirrored", **GIVEN)

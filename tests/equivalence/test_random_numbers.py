@@ -19,6 +19,16 @@ TOLERATED = {"random-stream-differs-across-replicas", "random-stream-repeated-ac
 """Workers follow the global seed, which the plugin sets to the same value on all of them."""
 
 
+@pytest.mark.nightly(
+    each_commit=(
+        "mirrored-mixed_up",
+        "mirrored-mixed_up_by_sorting",
+        "mirrored-noise_by_time",
+        "mirrored-noise_over_a_dimension_before_the_examples",
+        "mirrored-noise_contrast",
+        "mirrored-words_found_by_a_mask",
+    )
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "program"),
@@ -53,6 +63,7 @@ def test_right_programs_pass(strategy, program):
     assert causes or strategy == "multi_worker_mirrored"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("too_little", [False, True])
 def test_noise_in_the_shape_of_a_weight_is_left_open(too_little):
@@ -62,6 +73,7 @@ def test_noise_in_the_shape_of_a_weight_is_left_open(too_little):
     assert "in the shape of a weight" in report.inconclusive[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("by_replica", [False, True])
 def test_noise_in_a_branch_of_a_vectorized_map_is_left_open(by_replica):
@@ -75,6 +87,7 @@ def test_raw_operations_without_a_seed_pass():
     assert report.passed, str(report)
 
 
+@pytest.mark.nightly(each_commit=("mirrored-masked_by_replica", "mirrored-noise_weighed_by_replica"))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "program", "causes"),
@@ -96,6 +109,7 @@ def test_a_wrong_mean_over_random_numbers_is_found(strategy, program, causes):
     assert report.findings[0].cause in causes, str(report)
 
 
+@pytest.mark.nightly(each_commit=("vectorized-False", "coins-True"))
 @pytest.mark.slow
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ ONE_SIDED = [
 ]
 
 
+@pytest.mark.nightly(each_commit=("metric_watched_on_one_device_only",))
 @pytest.mark.parametrize(("program", "verdict", "told"), ONE_SIDED)
 def test_what_one_side_recorded_is_told(program, verdict, told):
     report = check_training(program, "mirrored", **GIVEN)
@@ -33,17 +34,21 @@ def test_what_one_side_recorded_is_told(program, verdict, told):
     assert told in (report.inconclusive[0] if verdict == "inconclusive" else report.findings[0].message)
 
 
+@pytest.mark.nightly(each_commit=("loss_in_the_first_step_only", "evaluated_on_one_device_only"))
 @pytest.mark.parametrize("program", [program for program, _verdict, _told in ONE_SIDED])
 def test_what_both_sides_recorded_passes(program):
     report = check_training(partial(program, sin=False), "mirrored", **GIVEN)
     assert report.passed, str(report)
 
 
+# Long programs: one strategy or one model runs for each commit.
+@pytest.mark.nightly
 @pytest.mark.parametrize("strategy", ["mirrored", "multi_worker_mirrored"])
 def test_a_program_that_is_right_in_many_steps_passes(strategy):
     assert check_training(programs.right_in_many_steps, strategy, checks=["METRIC-EQ"], **GIVEN)
 
 
+@pytest.mark.nightly(each_commit=("ends_late",))
 @pytest.mark.parametrize(
     ("program", "strategy", "cause"),
     [

@@ -17,6 +17,7 @@ from pytest_ddl.equivalence.probes.apart import CHECK
 GIVEN = {"global_batch_size": 12, "steps": 4, "timeout": 170}
 
 
+@pytest.mark.nightly(each_commit=("mirrored-masked_features", "mirrored-number_of_one_replica"))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "program"),
@@ -39,6 +40,7 @@ def test_a_replica_may_depend_on_the_numbers_of_one_replica(strategy, program):
     assert report.passed, str(report)
 
 
+@pytest.mark.nightly(each_commit=("mirrored-skipped_gradients_by_the_averaged_share",))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "program"),

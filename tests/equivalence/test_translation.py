@@ -19,6 +19,8 @@ def _check(train, entry):
     return check_training(train, "mirrored", global_batch_size=8, steps=3, timeout=entry.timeout, expect=expect)
 
 
+# Long programs: one strategy or one model runs for each commit.
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", PLANTED, ids=lambda entry: entry.name)
 def test_a_right_transformer_passes_once_dropout_is_declared(entry):
@@ -29,6 +31,7 @@ def test_a_right_transformer_passes_once_dropout_is_declared(entry):
     assert "over 3 steps (with the same random numbers for the same examples)" in step.reason
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", PLANTED, ids=lambda entry: entry.name)
 def test_declared_dropout_hides_no_loss_that_is_normalized_per_replica(entry):

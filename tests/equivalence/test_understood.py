@@ -19,6 +19,8 @@ DIFFERS = "random-stream-differs-across-replicas"
 PLAIN = "per-replica-normalization"
 
 
+# Random numbers: each way of drawing them has one defect and one right program in each commit.
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "program", "tolerated"),
@@ -41,6 +43,7 @@ def test_right_programs_pass(strategy, program, tolerated):
         assert "they are equal then" in finding.evidence
 
 
+@pytest.mark.nightly(each_commit=("an_optimizer_watched_on_one_device_alone",))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "cause"),
@@ -74,6 +77,7 @@ def test_a_tolerated_difference_can_be_declared_and_fails_in_strict_mode():
     assert [finding.cause for finding in strict.findings] == [DIFFERS]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_what_is_declared_hides_no_defect_besides_it():
     expect = {PLAIN: "per-replica statistics are what we want"}
@@ -82,6 +86,7 @@ def test_what_is_declared_hides_no_defect_besides_it():
     assert report.findings[0].cause == "gradient-scaled-by-replica-count", str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_numbers_of_a_few_steps_reach_both_branches():
     report = check_training(programs.a_mean_per_replica_in_every_other_step, "mirrored", **GIVEN)
@@ -90,6 +95,7 @@ def test_the_numbers_of_a_few_steps_reach_both_branches():
     assert "with the same random numbers for the same examples" in report.findings[0].message
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_numbers_of_a_few_steps_reach_every_way():
     report = check_training(programs.a_mean_per_replica_in_one_of_three_ways, "mirrored", **GIVEN)
@@ -97,12 +103,14 @@ def test_the_numbers_of_a_few_steps_reach_every_way():
     assert report.findings[0].cause == "gradient-scaled-by-replica-count", str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_draw_in_a_vectorized_map_is_replaced():
     report = check_training(programs.augmented_in_a_vectorized_map, "mirrored", **GIVEN)
     assert report.passed, str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_few_examples_that_are_chosen_at_random_are_compared():
     report = check_training(programs.few_examples_chosen_at_random, "mirrored", **GIVEN)

@@ -22,6 +22,7 @@ def _refused(train):
     return partial(tutorials.refused_by_one_device_strategy, train=train)
 
 
+@pytest.mark.nightly(each_commit=("vae",))
 @pytest.mark.slow
 @pytest.mark.parametrize("program", tutorials.ALL, ids=lambda program: program.__name__)
 def test_a_tutorial_that_keras_cannot_build_is_not_blamed(program):
@@ -34,6 +35,7 @@ def test_a_tutorial_that_keras_cannot_build_is_not_blamed(program):
     assert report.reference.num_steps == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_what_is_advised_helps():
     report = check_training(tutorials.repaired_vae, "mirrored", **GIVEN)
@@ -42,6 +44,7 @@ def test_what_is_advised_helps():
     assert wrong.findings[0].cause == "gradient-scaled-by-replica-count"
 
 
+@pytest.mark.nightly(each_commit=("steps",))
 @pytest.mark.slow
 @pytest.mark.parametrize("train", [equivalence_programs.right, tutorials.by_batches], ids=["steps", "batches"])
 def test_what_only_one_device_strategy_refuses_is_compared_without_it(train):
@@ -52,6 +55,7 @@ def test_what_only_one_device_strategy_refuses_is_compared_without_it(train):
     assert (report.reference.num_steps, report.distributed.num_steps) == (2, 2)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_mistake_is_found_without_one_device_strategy_too():
     wrong = _refused(partial(tutorials.by_batches, share=False))

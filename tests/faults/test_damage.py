@@ -111,6 +111,9 @@ def of_file(kind, number, save=2):
     return f"{kind} worker:0 in save {save}, file {number}"
 
 
+# Each strikes at many points. Each commit runs one sweep.
+# The test of the command strikes at every point, too.
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["mirrored", WORKERS])
 def test_a_flipped_bit_that_is_loaded_fails_and_one_that_is_refused_passes(strategy):
@@ -134,6 +137,7 @@ def test_a_flipped_bit_that_is_loaded_fails_and_one_that_is_refused_passes(strat
     assert (trial.resumed_at, trial.complete_save) == (2, 2)
 
 
+@pytest.mark.nightly(each_commit=("1-flip",))
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["truncate", "flip-bit"])
 @pytest.mark.parametrize("file", [DATA, INDEX])
@@ -146,6 +150,7 @@ def test_a_program_restores_an_older_checkpoint_if_a_file_is_damaged(kind, file)
     assert trial.resumed_at == 2
 
 
+@pytest.mark.nightly(each_commit=("flip-bit-2",))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "file", "then", "verdict"),
@@ -167,6 +172,7 @@ def test_a_refusal_must_name_the_file(kind, file, then, verdict):
         assert "the error does not name the damaged file saved/ckpt-2.data-00000-of-00001" in trial.message
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_sweep_damages_each_file_of_each_save():
     import damage_programs as programs

@@ -24,6 +24,8 @@ SERVERS = "parameter_server[processes=separate]"
 PARTITION = "net-partition worker:1 in step 6, collective 1"
 
 
+# Each commit runs a reset under each strategy, and the restart after a partition.
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("strategy", "faults"),
     [
@@ -40,6 +42,7 @@ def test_a_short_disturbance_changes_nothing(strategy, faults):
     assert {(trial.verdict, trial.attempts) for trial in report.trials} == {(Verdict.EXACT, 1)}
 
 
+@pytest.mark.nightly(each_commit=("parameter_server[processes=separate]",))
 @pytest.mark.parametrize(
     ("strategy", "faults"),
     [
@@ -55,6 +58,7 @@ def test_a_reset_costs_a_restart_at_most(strategy, faults):
     assert trial.attempts <= 2
 
 
+@pytest.mark.nightly
 def test_a_long_partition_costs_a_restart():
     report = check_training(programs.checkpointed, WORKERS, faults=PARTITION, exact=True, max_lost_steps=2, **GIVEN)
     assert report.passed, str(report)
@@ -63,6 +67,7 @@ def test_a_long_partition_costs_a_restart():
     assert trial.detected is not None
 
 
+@pytest.mark.nightly
 def test_a_mistake_in_the_recovery_from_a_partition_is_caught():
     program = partial(programs.checkpointed, sin="forgets the step")
     report = check_training(program, WORKERS, faults=PARTITION, **GIVEN)
@@ -70,6 +75,7 @@ def test_a_mistake_in_the_recovery_from_a_partition_is_caught():
     assert report.trials[0].verdict is Verdict.REPLAYED, str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("faults", ["net-reset worker:0 before step 3", Sweep("net-partition")])
 def test_a_fault_of_the_network_is_refused_where_there_is_none(faults):
     with pytest.raises(ArgumentError, match="no connections between processes of their own"):

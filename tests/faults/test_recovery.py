@@ -30,6 +30,8 @@ def only(report):
     return trial
 
 
+# Mistakes are the same under each strategy, and the points of one rank stand for those of all.
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("fault", "work"),
     [
@@ -62,6 +64,7 @@ def test_a_rank_that_ends_within_a_step_costs_what_was_not_saved():
     assert (trial.work_lost, trial.resumed_at) in {(1, 2), (2, 2), (0, 4)}
 
 
+@pytest.mark.nightly(each_commit=("term",))
 @pytest.mark.parametrize("kind", ["term", "term-group"])
 def test_a_process_that_has_no_handler_ends_by_the_first_signal(kind):
     report = check_training(programs.checkpointed, "mirrored", faults=f"{kind} worker:0 after step 5", **GIVEN)
@@ -69,6 +72,7 @@ def test_a_process_that_has_no_handler_ends_by_the_first_signal(kind):
     assert (only(report).work_lost, only(report).attempts) == (1, 2)
 
 
+@pytest.mark.nightly
 def test_tensorflow_keeps_workers_alive_within_the_grace():
     # The preemption notifier of TensorFlow's coordination service handles SIGTERM, and the program goes on.
     fault = "term worker:1 after step 5 for 60 s"
@@ -77,6 +81,7 @@ def test_tensorflow_keeps_workers_alive_within_the_grace():
     assert only(report).attempts == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("strategy", ["mirrored", WORKERS])
 def test_a_notice_of_preemption_lets_the_program_save_before_it_ends(strategy):
     fault = "notice worker:0 before step 4"
@@ -89,6 +94,9 @@ def test_a_notice_of_preemption_lets_the_program_save_before_it_ends(strategy):
     assert 3 <= trial.resumed_at < 12
 
 
+# Each strikes at many points. Each commit runs one sweep.
+# The test of the command strikes at every point, too.
+@pytest.mark.nightly
 def test_a_notice_that_nobody_reads_costs_what_was_not_saved():
     fault = "notice worker:0 before step 4 for 10 s"
     program = partial(programs.preempted, sin="watches nothing")
@@ -98,12 +106,14 @@ def test_a_notice_that_nobody_reads_costs_what_was_not_saved():
     assert "max_lost_steps=0, and 4 steps were made again" in str(report)
 
 
+@pytest.mark.nightly
 def test_a_program_that_reads_the_notice_and_forgets_its_data_trains_on_examples_twice():
     program = partial(programs.preempted, sin="begins the data again")
     report = check_training(program, "mirrored", faults="notice worker:0 before step 4", **GIVEN)
     assert only(report).verdict in (Verdict.REPLAYED, Verdict.EXAMPLES), str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["stop", "gil", "slow"])
 def test_a_delay_changes_nothing(kind):
     seconds = {"stop": 0.5, "gil": 0.5, "slow": 0.05}[kind]
@@ -120,6 +130,7 @@ def test_a_program_without_a_save_makes_all_steps_again():
     assert (only(report).work_lost, only(report).resumed_at) == (5, 0)
 
 
+@pytest.mark.nightly(each_commit=("mirrored-forgets the step",))
 @pytest.mark.parametrize(
     ("sin", "verdict", "told"),
     [
@@ -142,6 +153,7 @@ def test_a_mistake_in_the_recovery_gets_its_verdict(sin, verdict, told, strategy
     assert json.loads(report.to_json())["trials"][0]["verdict"] == verdict.value
 
 
+@pytest.mark.nightly
 @needs_gate
 def test_a_file_that_is_written_in_place_cannot_be_loaded_after_a_kill():
     sweep = Sweep(phases=["save"])
@@ -153,6 +165,7 @@ def test_a_file_that_is_written_in_place_cannot_be_loaded_after_a_kill():
     assert {trial.verdict for trial in wrong.trials if not trial.schedule[0].point.detail} == {Verdict.EXACT}
 
 
+@pytest.mark.nightly
 @needs_gate
 @pytest.mark.parametrize(("kind", "points"), [("kill", 15), ("torn-write", 13), ("io-error", 13), ("no-space", 13)])
 def test_every_write_of_a_checkpoint_may_be_the_last(kind, points):
@@ -163,6 +176,7 @@ def test_every_write_of_a_checkpoint_may_be_the_last(kind, points):
     assert len(report.trials) >= points
 
 
+@pytest.mark.nightly
 @needs_gate
 def test_after_a_kill_at_every_write_another_number_of_replicas_loads_the_last_complete_save():
     program = partial(programs.checkpointed, steps=2)
@@ -179,6 +193,7 @@ def test_after_a_kill_at_every_write_another_number_of_replicas_loads_the_last_c
     assert {trial.complete_save for trial in report.trials} == {0, 2}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("saves", "work"), [(True, 1), (False, 3)])
 @pytest.mark.parametrize("strategy", ["mirrored", WORKERS])
 def test_a_loop_that_records_its_steps_continues_where_it_was_saved(saves, work, strategy):
@@ -189,6 +204,7 @@ def test_a_loop_that_records_its_steps_continues_where_it_was_saved(saves, work,
     assert (trial.resumed_at, trial.work_lost, trial.notes) == (3 - work, work, ())
 
 
+@pytest.mark.nightly(each_commit=("2",))
 @pytest.mark.parametrize(("reports", "after"), [(1, 5), (2, 4), (3, 3)])
 def test_values_that_are_reported_now_and_then_are_those_of_their_steps(reports, after):
     given = {"faults": f"kill worker:0 after step {after}", "restart_on": "mirrored[replicas=3]", **GIVEN}
@@ -202,6 +218,7 @@ def test_values_that_are_reported_now_and_then_are_those_of_their_steps(reports,
     assert f"/size returned after step {first} is not that of one device" in trial.message
 
 
+@pytest.mark.nightly
 def test_what_a_program_reports_of_its_restored_state_is_compared_with_nothing():
     program = partial(programs.recording, reports=3, how="reports the start")
     given = {"faults": "kill worker:0 after step 5", "restart_on": "mirrored[replicas=3]", **GIVEN}
@@ -209,12 +226,14 @@ def test_what_a_program_reports_of_its_restored_state_is_compared_with_nothing()
     assert report.passed, str(report)
 
 
+@pytest.mark.nightly
 def test_a_loaded_model_is_located_by_its_values():
     report = check_training(programs.loaded, "mirrored", faults="kill worker:0 after step 5", exact=True, **GIVEN)
     assert report.passed, str(report)
     assert (only(report).resumed_at, only(report).work_lost) == (3, 2)
 
 
+@pytest.mark.nightly
 def test_every_point_is_struck_once_and_the_restore_too():
     report = check_training(programs.checkpointed, "mirrored", faults=Sweep(writes=False), exact=True, **GIVEN)
     assert report.passed, str(report)
@@ -225,6 +244,7 @@ def test_every_point_is_struck_once_and_the_restore_too():
     assert "kill worker:0 before restore 1 of attempt 2" in struck
 
 
+@pytest.mark.nightly
 def test_a_sweep_of_restores_alone_strikes_in_the_second_attempt():
     report = check_training(programs.checkpointed, "mirrored", faults=Sweep(phases=["restore"]), exact=True, **GIVEN)
     assert report.passed, str(report)
@@ -248,6 +268,7 @@ def test_two_faults_strike_in_two_attempts():
     assert only(report).attempts == 3
 
 
+@pytest.mark.nightly(each_commit=("kill worker:1 before step 4 of attempt 2",))
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
@@ -262,6 +283,7 @@ def test_a_fault_that_does_not_strike_is_no_survival(fault, told):
     assert not report.passed
 
 
+@pytest.mark.nightly(each_commit=("ends with status 0-multi_worker_mirrored", "returns"))
 @pytest.mark.parametrize(
     ("how", "strategy", "verdict"),
     [
@@ -289,6 +311,7 @@ def test_an_exception_that_the_program_swallows_loses_its_step():
     assert only(report).attempts == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("workers", "on"), [(2, 3), (3, 2)])
 def test_a_program_continues_on_another_number_of_workers(workers, on):
     report = check_training(
@@ -303,6 +326,7 @@ def test_a_program_continues_on_another_number_of_workers(workers, on):
     assert (only(report).verdict, only(report).resumed_at) == (Verdict.EQUAL, 2)
 
 
+@pytest.mark.nightly(each_commit=("forgets the optimizer",))
 @pytest.mark.parametrize(("sin", "verdict"), [("", Verdict.EQUAL), ("forgets the optimizer", Verdict.DIVERGED)])
 def test_after_the_last_step_too_another_number_of_replicas_is_compared(sin, verdict):
     program = partial(programs.checkpointed, sin=sin)
@@ -313,6 +337,7 @@ def test_after_the_last_step_too_another_number_of_replicas_is_compared(sin, ver
     assert not sin or trial.finding.cause == "resume-lost-state"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("on", [None, "mirrored[replicas=3]"])
 def test_weights_that_the_last_attempt_lacks_are_not_taken_as_equal(on):
     program = partial(programs.checkpointed, sin="builds less in the end")
@@ -324,6 +349,7 @@ def test_weights_that_the_last_attempt_lacks_are_not_taken_as_equal(on):
     assert "so sequential/dense_1/bias, sequential/dense_1/kernel cannot be compared" in trial.message
 
 
+@pytest.mark.nightly(each_commit=("2",))
 @pytest.mark.parametrize("save", [2, 3])
 def test_an_optimizer_that_makes_its_slots_in_a_step_needs_none_after_the_last_one(save):
     program = partial(programs.checkpointed, late=True)
@@ -333,6 +359,7 @@ def test_an_optimizer_that_makes_its_slots_in_a_step_needs_none_after_the_last_o
     assert (only(report).verdict, only(report).resumed_at) == (Verdict.EQUAL, 2 * save)
 
 
+@pytest.mark.nightly
 def test_the_limits_are_kept_or_named():
     fault = "kill worker:1 before step 6"
     report = check_training(programs.starts_again, WORKERS, faults=fault, max_lost_steps=2, **GIVEN)
@@ -341,6 +368,7 @@ def test_the_limits_are_kept_or_named():
     assert "detected_within=1e-06, and it took" in str(report)
 
 
+@pytest.mark.nightly
 def test_a_generator_finds_the_shortest_schedule_that_breaks():
     program = partial(programs.checkpointed, sin="forgets the step")
     report = check_training(program, "mirrored", faults=generators.faults(examples=6), **GIVEN)
@@ -351,6 +379,7 @@ def test_a_generator_finds_the_shortest_schedule_that_breaks():
     assert good.passed, str(good)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("faults", "told"),
     [

@@ -28,6 +28,9 @@ def sweep_of(*points, tasks=("worker:0", "worker:1"), kind="kill"):
     return Sweep(kind, points=points, tasks=tasks, writes=False)
 
 
+# Each strikes at many points. Each commit runs one sweep.
+# The test of the command strikes at every point, too.
+@pytest.mark.nightly
 def test_a_worker_that_is_lost_between_steps_costs_nothing():
     report = check_training(programs.checkpointed, SERVERS, faults=sweep_of("before step 4"), exact=True, **GIVEN)
     assert report.passed, str(report)
@@ -61,6 +64,7 @@ def _costs_its_closure_at_most(trial, lost):
     assert FrontEnd.TEST.render(Limits(exact=True).broken_by(trial)) == "exact=True, and the run is only retried"
 
 
+@pytest.mark.nightly
 def test_a_parameter_server_that_is_lost_costs_a_restart():
     faults = sweep_of("in step 4, batch 0", tasks=["ps:0"])
     report = check_training(programs.checkpointed, SERVERS, faults=faults, exact=True, **GIVEN)
@@ -69,6 +73,7 @@ def test_a_parameter_server_that_is_lost_costs_a_restart():
     assert (trial.attempts, trial.work_lost) == (2, 1)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["term", "abort", "stop"])
 def test_signals_reach_a_server(kind):
     report = check_training(
@@ -78,6 +83,7 @@ def test_signals_reach_a_server(kind):
     assert report.trials[0].verdict is Verdict.EXACT
 
 
+@pytest.mark.nightly
 def test_two_workers_are_lost_at_once():
     faults = ["kill worker:0 before step 2", "kill worker:1 before step 2"]
     report = check_training(programs.checkpointed, SERVERS, faults=faults, exact=True, **GIVEN)
@@ -85,6 +91,7 @@ def test_two_workers_are_lost_at_once():
     assert report.trials[0].notes == ()
 
 
+@pytest.mark.nightly(each_commit=("worker:0",))
 @pytest.mark.parametrize("task", ["worker:0", "chief:0", "ps:0"])
 def test_closures_that_run_concurrently_are_counted(task):
     faults = sweep_of("in training, batch 5", tasks=[task])
@@ -94,6 +101,7 @@ def test_closures_that_run_concurrently_are_counted(task):
     assert report.trials[0].verdict in (Verdict.EXACT, Verdict.EQUAL, Verdict.RETRIED)
 
 
+@pytest.mark.nightly
 def test_closures_that_are_scheduled_again_after_a_restart_are_too_many():
     program = partial(programs.concurrent, sin="counts again")
     report = check_training(program, SERVERS, faults="kill chief:0 in training, batch 5", **GIVEN)
@@ -103,6 +111,7 @@ def test_closures_that_are_scheduled_again_after_a_restart_are_too_many():
     assert "done counts 9 updates, 6 without the interruption" in trial.message
 
 
+@pytest.mark.nightly(each_commit=("forgets the optimizer",))
 @pytest.mark.parametrize("sin", ["forgets the weights", "forgets the optimizer"])
 def test_the_right_number_of_updates_is_not_enough(sin):
     program = partial(programs.concurrent, sin=sin)
@@ -113,6 +122,7 @@ def test_the_right_number_of_updates_is_not_enough(sin):
     assert "that no save has" in trial.message
 
 
+@pytest.mark.nightly(each_commit=("parameter_server",))
 @pytest.mark.parametrize(
     ("strategy", "told"),
     [
@@ -126,6 +136,7 @@ def test_a_fault_that_a_server_cannot_get_is_refused_before_anything_runs(strate
     assert told in str(caught.value)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("given", "told"),
     [

@@ -59,6 +59,8 @@ def checked(how, where, **given):
     return check_training(program, "multi_worker_mirrored", global_batch_size=12, timeout=120, **given)
 
 
+# One form of saving of TensorFlow and one of Keras run for each commit.
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("how", FORMS)
 def test_two_writers_of_one_path_are_named(how):
@@ -66,6 +68,7 @@ def test_two_writers_of_one_path_are_named(how):
     assert [finding.cause for finding in report.findings] == [UNSAFE], str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("how", FORMS)
 @pytest.mark.parametrize("late", ["", "; stop worker:0 before save 1 of attempt 2 for 1 s"])
@@ -76,6 +79,7 @@ def test_two_writers_after_a_restart_are_named(how, late):
     assert [finding.cause for finding in report.findings] == [UNSAFE], str(report)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(("how", "where"), [("save", "chief"), ("weights", "own paths"), ("saved_model", "chief")])
 def test_paths_of_their_own_are_no_finding(how, where):

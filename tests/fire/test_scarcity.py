@@ -100,6 +100,8 @@ def test_no_free_ports(project: Any, tmp_path: Path) -> None:
     refused(outcome, f"no 2 free ports between {first} and {first + 1} on this machine; {SCARCITIES['ports'].says}")
 
 
+# Each is a run of pytest in which a process is struck in one phase. Each commit runs one for each process.
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [16, 24, 32])
 def test_few_descriptors(project: Any, tmp_path: Path, number: int) -> None:
     outcome = run(project, tmp_path, f"ulimit -n {number}")
@@ -164,6 +166,7 @@ first.close()
 """
 
 
+@pytest.mark.nightly
 def test_64_clusters_at_once(new_project: Callable[..., Any]) -> None:
     """More clusters than cores, asked for by as many processes: each gets its slots in turn."""
     project = new_project({"crowd.py": CROWD})

@@ -32,6 +32,8 @@ def project(new_project: Callable[..., Any]) -> Any:
     return new_project(PROJECT)
 
 
+# Each is a run of pytest in which a process is struck in one phase. Each commit runs one for each process.
+@pytest.mark.nightly(each_commit=("zygote-SIGKILL-body", "rank-SIGKILL-between_two_tests"))
 @pytest.mark.parametrize(
     ("fire", "phase"), CASES, ids=[f"{fire.target}-{fire.signal}-{phase}".replace(" ", "_") for fire, phase in CASES]
 )

@@ -30,6 +30,16 @@ def test_code_fits_into_a_line_of_a_report() -> None:
     assert [line for _name, _form, fix in every_fix() for line in fix.code.splitlines() if len(line) > 94] == []
 
 
+@pytest.mark.nightly(
+    each_commit=(
+        "gradient-scaled-by-replica-count-module",
+        "masked-loss-normalised-per-replica-loop",
+        "global-batch-wrong-loop",
+        "eager",
+        "neither-layer",
+        "initial",
+    )
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", sorted(CASES, key=lambda case: case.strategy), ids=lambda case: case.id)
 def test_a_program_with_the_mistake_passes_after_its_fix(

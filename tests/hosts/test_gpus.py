@@ -143,6 +143,8 @@ def test_each_rank_gets_gpus_of_its_own_host(harness_with: Callable[..., Harness
         assert visible(cluster) == ["a", "b", "a", "b"]
 
 
+# The same end in another way.
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_ranks_share_the_gpus_of_a_host_that_has_too_few(harness_with: Callable[..., Harness]) -> None:
     harness = harness_with(-1, 1)

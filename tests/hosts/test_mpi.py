@@ -26,10 +26,13 @@ def scene(new_project: Callable[..., Project]) -> Iterator[scenes.Scene]:
         yield scenes.Scene(site, new_project, ["--ddl-launcher=mpi", f"--ddl-hosts={hosts}"])
 
 
+# Each is a run over real services. Each commit has one run over ssh, and those over Slurm.
+@pytest.mark.nightly
 def test_ranks_run_on_different_hosts(scene: scenes.Scene) -> None:
     scenes.expect_good(scene.good_run())
 
 
+@pytest.mark.nightly
 def test_a_killed_mpirun_fails_the_test(scene: scenes.Scene) -> None:
     address = scene.site.address(NODES[1])
 
@@ -40,5 +43,6 @@ def test_a_killed_mpirun_fails_the_test(scene: scenes.Scene) -> None:
     scenes.expect_verdict(scene, strike, f"the connection to the host {address} has ended: it was killed by SIGKILL")
 
 
+@pytest.mark.nightly
 def test_nothing_is_left_of_a_killed_pytest(scene: scenes.Scene) -> None:
     scenes.expect_end_with_pytest(scene)

@@ -86,6 +86,8 @@ def elsewhere(project: Project) -> Iterator[Project]:
         yield project
 
 
+# Each is a run over real services. Each commit has one run over ssh, and those over Slurm.
+@pytest.mark.nightly(each_commit=("distribution0",))
 @pytest.mark.parametrize("distribution", [(), ("-n2",)])
 def test_ranks_run_on_both_hosts(project: Project, distribution: tuple[str, ...]) -> None:
     done = project.pytest("--ddl-launcher=netns[hosts=2]", *distribution)
@@ -150,6 +152,7 @@ def test_a_comparison_needs_a_folder_that_all_hosts_share(elsewhere: Project) ->
     assert not list(elsewhere.folder.glob("pytest-ddl-*"))
 
 
+@pytest.mark.nightly(each_commit=("9",))
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_after_an_end_by_a_signal(project: Project, number: signal.Signals) -> None:
     process = project.start("--ddl-launcher=netns[hosts=2]", "-k", "waits", env={"WAITS": "1"})
@@ -171,6 +174,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 def test_measurements_run_on_hosts_with_files_of_their_own(elsewhere: Project) -> None:
     # The orders of pytest arrive through a socket. Such a long path leaves it in the own /tmp of this machine.
     shared = elsewhere.folder / ("shared" * 18)

@@ -159,6 +159,8 @@ def test_ranks_run_on_both_nodes(cluster: RayCluster, project: Any) -> None:
     assert [list(folder.iterdir()) for folder in cluster.folders] == [[], []]
 
 
+# Each is a run over real services. Each commit has one run over ssh, and those over Slurm.
+@pytest.mark.nightly(each_commit=("bridge",))
 @pytest.mark.slow
 @with_ray
 @pytest.mark.parametrize("target", ["bridge", "actor", "pytest"])
@@ -241,6 +243,7 @@ def test_a_program_that_ignores_the_end_of_its_command_is_killed(
     wait_until(lambda: not cluster.programs(), f"{cluster.programs()} still run", 2 * GONE)
 
 
+@pytest.mark.nightly(each_commit=("cpus",))
 @pytest.mark.slow
 @with_ray
 @pytest.mark.parametrize(
@@ -261,6 +264,7 @@ def test_what_cannot_be_placed_is_said_fast(transport: Callable[..., Ray], given
     assert time.monotonic() - started < FAST
 
 
+@pytest.mark.nightly(each_commit=("RAY_AUTH_TOKEN",))
 @pytest.mark.slow
 @with_ray
 @pytest.mark.parametrize("name", ["RAY_AUTH_TOKEN", "RAY_AUTH_MODE"])

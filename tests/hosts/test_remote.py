@@ -264,6 +264,8 @@ def test_servers_listen_at_the_addresses_of_their_hosts(start: Callable[[str], C
     assert all(values(call(cluster, listening)))
 
 
+# Each is a run over real services. Each commit has one run over ssh, and those over Slurm.
+@pytest.mark.nightly(each_commit=("agent",))
 @pytest.mark.parametrize("struck", ["agent", "zygote", "agent suspended"])
 def test_the_end_of_a_part_is_a_clear_verdict(
     emulated: Emulated, over: Over, struck: str, monkeypatch: pytest.MonkeyPatch

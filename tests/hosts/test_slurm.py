@@ -42,5 +42,7 @@ def test_a_killed_srun_fails_the_test(scene: scenes.Scene) -> None:
     scenes.expect_verdict(scene, strike, f"the connection to the host {NODES[1]} has ended: it was killed by SIGKILL")
 
 
+# Each is a run over real services. Each commit has one run over ssh, and those over Slurm.
+@pytest.mark.nightly
 def test_nothing_is_left_of_a_killed_pytest(scene: scenes.Scene) -> None:
     scenes.expect_end_with_pytest(scene)

@@ -24,6 +24,8 @@ def test_ranks_run_on_different_hosts(scene: scenes.Scene) -> None:
     scenes.expect_good(scene.good_run())
 
 
+# Each is a run over real services. Each commit has one run over ssh, and those over Slurm.
+@pytest.mark.nightly
 def test_a_killed_ssh_fails_the_test(scene: scenes.Scene) -> None:
     def strike(project: Project) -> None:
         # One: the run has started one launcher.
@@ -33,5 +35,6 @@ def test_a_killed_ssh_fails_the_test(scene: scenes.Scene) -> None:
     scenes.expect_verdict(scene, strike, f"the connection to the host {NODES[1]} has ended: it was killed by SIGKILL")
 
 
+@pytest.mark.nightly
 def test_nothing_is_left_of_a_killed_pytest(scene: scenes.Scene) -> None:
     scenes.expect_end_with_pytest(scene)

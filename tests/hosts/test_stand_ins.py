@@ -177,6 +177,8 @@ def test_a_program_that_fails_is_quoted(stand_in: Stand) -> None:
         Kubernetes(given("kubernetes", pods="a=b")).hosts()
 
 
+# Each is a run over real services. Each commit has one run over ssh, and those over Slurm.
+@pytest.mark.nightly(each_commit=("kubernetes",))
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["kubernetes", "docker", "mpi"])
 def test_clusters_run_through_the_programs(

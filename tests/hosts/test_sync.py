@@ -216,6 +216,8 @@ def test_waits(ddl_strategy):
 """
 
 
+# The same end in another way.
+@pytest.mark.nightly(each_commit=("pytest",))
 @pytest.mark.parametrize("struck", ["pytest", "agents"])
 def test_the_copies_are_removed_after_a_kill(
     emulated: Emulated, new_project: Callable[..., Project], shared: Path, struck: str

@@ -358,6 +358,8 @@ def test_without_a_key_both_end_at_once(two: TwoTasks, new_project: MakeProject)
     assert time.monotonic() - started < SPARE / 2
 
 
+# Each is a run over real services. Each commit has one run over ssh, and those over Slurm.
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_different_keys_end_both_with_the_reason(two: TwoTasks, new_project: MakeProject) -> None:
     project = new_project({"test_both.py": PASSES})
@@ -372,6 +374,7 @@ def test_different_keys_end_both_with_the_reason(two: TwoTasks, new_project: Mak
     assert "refused a connection from" in first.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_killed_task_fails_the_test_within_seconds(two: TwoTasks, new_project: MakeProject) -> None:
     project = new_project({"test_waits.py": WAITS})
@@ -389,6 +392,7 @@ def test_a_killed_task_fails_the_test_within_seconds(two: TwoTasks, new_project:
     assert controller.processes == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_killed_controller_ends_the_task(two: TwoTasks, new_project: MakeProject) -> None:
     project = new_project({"test_waits.py": WAITS})

@@ -44,6 +44,24 @@ CASES = [
 ]
 
 
+@pytest.mark.nightly(
+    each_commit=(
+        "augmentation_draws_alike_on_all_replicas",
+        "weights_alone_are_saved",
+        "step_is_decorated_within_the_loop",
+        "replicas_skip_the_update_by_themselves",
+        "a_loss_of_fit_is_one_mean_over_words_behind_dropout",
+        "velocity_by_hand_hides_the_scale",
+        "norm_of_the_first_replica_limits_the_sum",
+        "positives_lack_the_offset_of_the_replica",
+        "divergence_of_codes_is_a_mean_over_the_replica",
+        "lion_hides_a_mean_per_replica",
+        "rule_matches_no_variable",
+        "loss_is_multiplied_by_the_mesh",
+        "chief_alone_saves_synchronised_variables",
+        "every_worker_iterates_over_all_data",
+    )
+)
 @pytest.mark.parametrize(("planted", "strategy"), CASES)
 def test_a_sin_is_caught_and_its_cause_named(planted, strategy, request):
     reason = KNOWN_MISSES.get((planted.name, strategy))
@@ -54,6 +72,22 @@ def test_a_sin_is_caught_and_its_cause_named(planted, strategy, request):
     assert outcome.cause in planted.causes, outcome.detail
 
 
+@pytest.mark.nightly(
+    each_commit=(
+        "optimizer_does_not_aggregate",
+        "aggregation_is_switched_off_in_tf_keras",
+        "rows_are_added_up_without_their_ids",
+        "dropout_of_keras_draws_alike_on_all_replicas",
+        "loss_shown_is_the_mean_of_uneven_replica_means",
+        "weights_alone_are_saved",
+        "optimizer_is_restored_before_it_is_built",
+        "number_of_the_step_is_a_python_number",
+        "step_is_decorated_within_the_loop",
+        "replicas_leave_out_their_own_bad_gradients",
+        "final_weights_are_summed_over_the_replicas",
+        "learning_rate_is_scaled_after_the_loop",
+    )
+)
 @pytest.mark.parametrize(("planted", "strategy"), CASES)
 def test_a_correct_twin_passes(planted, strategy):
     outcome = evaluate(planted, strategy, "twin")

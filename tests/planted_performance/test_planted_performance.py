@@ -15,6 +15,8 @@ from tests.planted_performance.catalogue import PLANTED, TUNED
 from tests.planted_performance.measure import evaluate
 
 
+# Each takes minutes of launches that take turns. Each commit runs the largest effect.
+@pytest.mark.nightly(each_commit=("eager",))
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in PLANTED])
@@ -23,6 +25,7 @@ def test_the_right_advice_comes_first(entry):
     assert outcome.right, outcome.detail
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("entry", [pytest.param(entry, id=entry.name) for entry in TUNED])

@@ -27,6 +27,8 @@ def _cases(entries):
     ]
 
 
+# Whole programs that are run three times each. Each commit runs those of test_recovery.py.
+@pytest.mark.nightly
 @pytest.mark.parametrize("entry", _cases(PLANTED))
 def test_a_bug_of_recovery_is_caught_and_named(entry):
     outcome = evaluate(entry)
@@ -37,6 +39,7 @@ def test_a_bug_of_recovery_is_caught_and_named(entry):
     assert outcome.right, outcome.detail
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("entry", _cases(CORRECT))
 def test_a_correct_program_recovers(entry):
     outcome = evaluate(entry)

@@ -121,6 +121,7 @@ def test_check_is_a_test_of_the_function(project: Any) -> None:
     assert "warning" not in result.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_difference_is_shown_without_frames_of_the_plugin(project: Any) -> None:
     options = ["--strategy=mirrored,multi_worker_mirrored", "--global-batch-size=12", "--steps=2", "-n", "2"]

@@ -75,6 +75,7 @@ def passed(outcome: Any) -> list[str]:
     return [name.split("[")[0] for name, case in outcome.cases.items() if case.outcome == "passed"]
 
 
+@pytest.mark.nightly
 def test_stop_at_first_failure_tears_wider_fixtures_down(project: Any, tmp_path: Path) -> None:
     ends = tmp_path / "ends"
     outcome = project.pytest("-x", "-s", "--durations=3", "test_some.py", env={"FAIL": "1", "ENDS": str(ends)})
@@ -87,6 +88,7 @@ def test_stop_at_first_failure_tears_wider_fixtures_down(project: Any, tmp_path:
     assert "setup    test_some.py::test_first" in outcome.stdout, "starting a cluster is time of the set-up"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_options_of_the_plugin_take_effect(project: Any) -> None:
     env = {"HANG": "1", "KERAS": "tf_keras"}
@@ -97,6 +99,7 @@ def test_options_of_the_plugin_take_effect(project: Any) -> None:
     assert clean(outcome)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_in_process_for_debuggers(project: Any) -> None:
     outcome = project.pytest("--ddl-in-process", "-rs", env={"ENDS": "/dev/null"})
@@ -107,6 +110,7 @@ def test_in_process_for_debuggers(project: Any) -> None:
     assert clean(outcome)
 
 
+@pytest.mark.nightly(each_commit=("options1",))
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--ddl-strategy=mirrored",)])
 def test_xdist(project: Any, tmp_path: Path, options: tuple[str, ...]) -> None:
@@ -116,6 +120,7 @@ def test_xdist(project: Any, tmp_path: Path, options: tuple[str, ...]) -> None:
     assert clean(outcome)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_last_failed_and_keywords(project: Any, tmp_path: Path) -> None:
     env = {"FAIL": "1", "ENDS": str(tmp_path / "ends")}
@@ -128,6 +133,7 @@ def test_last_failed_and_keywords(project: Any, tmp_path: Path) -> None:
     assert clean(again)
 
 
+@pytest.mark.nightly(each_commit=("ctrl",))
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)], ids=["ctrl-c", "kill-9"]
 )
@@ -184,6 +190,7 @@ def surrounded(new_project: Callable[..., Any], tmp_path_factory: pytest.TempPat
     return outcome
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_an_ended_zygote_is_replaced(surrounded: Any) -> None:
     assert surrounded.outcomes == {
@@ -197,6 +204,7 @@ def test_an_ended_zygote_is_replaced(surrounded: Any) -> None:
     assert "INTERNALERROR" not in surrounded.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_processes_in_sessions_of_their_own_end_even_if_the_zygote_is_killed(surrounded: Any) -> None:
     assert clean(surrounded), surrounded.processes

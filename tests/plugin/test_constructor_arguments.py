@@ -129,6 +129,7 @@ def test_fixtures_that_override_keep_the_strategies(pytester: pytest.Pytester) -
     result.stdout.fnmatch_lines_random([f"test_override.py::{name.replace('[', '[[]')}" for name in names])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_markers_reach_the_constructors(new_project: Callable[..., Any]) -> None:
     project = new_project(PROJECT)
@@ -141,6 +142,7 @@ def test_markers_reach_the_constructors(new_project: Callable[..., Any]) -> None
     assert (run.processes, run.files) == ([], [])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_debugger_has_no_process_for_them(new_project: Callable[..., Any]) -> None:
     run = new_project(PROJECT).pytest("--ddl-in-process", "-k", "tf_keras or devices", timeout=300)

@@ -38,6 +38,7 @@ def test_attribute_imports_the_module() -> None:
     """).splitlines() == ["0", "False None tensorflow", "0", "3 True module True", "True True"]
 
 
+@pytest.mark.nightly
 def test_submodule_imports_its_parent_first() -> None:
     assert (
         run("""
@@ -58,6 +59,7 @@ def test_keras_alone_is_imported_at_its_first_use() -> None:
     """).splitlines() == ["False", "Dense True"]
 
 
+@pytest.mark.nightly
 def test_setting_an_attribute_imports_the_module() -> None:
     assert (
         run("""
@@ -69,6 +71,7 @@ def test_setting_an_attribute_imports_the_module() -> None:
     )
 
 
+@pytest.mark.nightly
 def test_missing_module_is_missing_at_once() -> None:
     assert (
         run("""
@@ -83,6 +86,7 @@ def test_missing_module_is_missing_at_once() -> None:
     )
 
 
+@pytest.mark.nightly
 def test_failed_import_is_raised_at_each_use(tmp_path: object) -> None:
     assert (
         run(f"""
@@ -137,6 +141,7 @@ CONFTEST = """
 """
 
 
+@pytest.mark.nightly
 def test_run_does_not_import_tensorflow(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(TEST)
@@ -145,6 +150,7 @@ def test_run_does_not_import_tensorflow(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["TensorFlow was deferred"])
 
 
+@pytest.mark.nightly
 def test_run_without_the_option_imports_tensorflow(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(TEST)
@@ -152,6 +158,7 @@ def test_run_without_the_option_imports_tensorflow(pytester: pytest.Pytester) ->
     result.stdout.fnmatch_lines(["TensorFlow was imported"])
 
 
+@pytest.mark.nightly
 def test_replaced_function_is_refused_as_without_the_option(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

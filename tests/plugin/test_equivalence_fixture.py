@@ -148,6 +148,7 @@ def test_the_run_leaves_nothing(run: Any) -> None:
     assert (run.status, run.processes, run.files) == (1, [], [])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name", ["test_right", "test_wrong_is_caught", "test_right_again", "test_arguments_not_callable"]
 )
@@ -170,6 +171,7 @@ def test_a_wrong_argument_shows_only_the_line_that_has_it(run: Any) -> None:
         assert "arguments.py" not in text
 
 
+@pytest.mark.nightly
 def test_a_named_check_that_does_not_apply_is_no_pass(run: Any) -> None:
     case = run["test_named_check_that_does_not_apply" + LABEL]
     assert case.outcome == "skipped", case.text
@@ -192,12 +194,14 @@ def test_a_test_that_ends_before_it_compares_keeps_its_outcome(run: Any) -> None
     assert run["test_fails_before_it_calls" + LABEL].outcome == "failed"
 
 
+@pytest.mark.nightly
 def test_inconclusive_skips_and_fails_in_strict_mode(run: Any) -> None:
     assert run["test_inconclusive" + LABEL].outcome == "skipped", run["test_inconclusive" + LABEL].text
     assert "inconclusive" in run["test_inconclusive" + LABEL].text
     assert run["test_inconclusive_strict" + LABEL].outcome == "failed"
 
 
+@pytest.mark.nightly
 def test_the_order_of_tests_changes_no_result(project: Any, run: Any) -> None:
     names = ["test_right_again", "test_wrong_is_caught", "test_inconclusive", "test_wrong", "test_right"]
     backwards = project.pytest("--ddl-strict", *[f"test_equivalence.py::{name}" for name in names])
@@ -207,6 +211,7 @@ def test_the_order_of_tests_changes_no_result(project: Any, run: Any) -> None:
     assert backwards.outcomes == expected
 
 
+@pytest.mark.nightly
 def test_check_training_in_a_script_closes_cleanly(project: Any) -> None:
     project.write(
         "script.py",

@@ -80,6 +80,9 @@ def run(project: Any) -> Any:
     return project.pytest("-rx", timeout=400.0)
 
 
+@pytest.mark.nightly(
+    each_commit=("test_dropout", "test_dropout_and_a_pass", "test_dropout_and_a_mistake", "test_declared")
+)
 @pytest.mark.parametrize(
     ("name", "outcome"),
     [
@@ -101,6 +104,7 @@ def test_the_summary_counts_them(run: Any) -> None:
     assert f"XFAIL test_known.py::test_dropout{LABEL} - keras-seed-generator: Keras 3" in run.stdout
 
 
+@pytest.mark.nightly
 def test_strict_mode_and_runxfail_fail_on_them(project: Any) -> None:
     strict = project.pytest("--ddl-strict", "test_known.py::test_dropout")
     assert strict["test_dropout" + LABEL].outcome == "failed"
@@ -109,6 +113,8 @@ def test_strict_mode_and_runxfail_fail_on_them(project: Any) -> None:
     assert unmarked["test_dropout" + LABEL].outcome == "failed"
 
 
+# One run of pytest with all other plugins, and one with pytest-xdist, run for each commit.
+@pytest.mark.nightly
 def test_xdist_reports_the_same(project: Any) -> None:
     again = project.pytest("-n1", "-rx", "test_known.py::test_dropout", "test_known.py::test_declared")
     assert again.outcomes == {"test_dropout" + LABEL: "xfailed", "test_declared" + LABEL: "passed"}

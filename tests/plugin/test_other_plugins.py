@@ -94,6 +94,7 @@ def test_an_exception_of_a_signal_handler_fails_its_test_only(interrupted: Any) 
     assert not interrupted.processes
 
 
+@pytest.mark.nightly(each_commit=("test_teardown",))
 @pytest.mark.parametrize("name", ["test_fails", "test_teardown"])
 def test_it_is_shown_with_the_stacks_of_the_ranks(interrupted: Any, name: str) -> None:
     text = interrupted[f"{name}[mirrored]"].text
@@ -145,6 +146,7 @@ def timed(new_project: Callable[..., Any]) -> Any:
     return new_project(TIMED).pytest()
 
 
+@pytest.mark.nightly
 def test_limits_of_pytest_timeout_are_deadlines(timed: Any) -> None:
     assert "INTERNALERROR" not in timed.stdout
     assert timed.outcomes == {
@@ -209,6 +211,7 @@ def flaky(new_project: Callable[..., Any], attempts: Any) -> Any:
     return new_project(FLAKY).pytest(env={"ATTEMPTS": str(attempts)})
 
 
+@pytest.mark.nightly
 def test_reruns_are_on_a_new_cluster(flaky: Any, attempts: Any) -> None:
     assert "INTERNALERROR" not in flaky.stdout
     assert flaky.outcomes == {

@@ -145,10 +145,24 @@ def is_installed(name: str) -> bool:
     return True
 
 
+@pytest.mark.nightly
 def test_without_any(run: Any) -> None:
     assert run([]).outcomes == EXPECTED
 
 
+# One run of pytest with all other plugins, and one with pytest-xdist, run for each commit.
+@pytest.mark.nightly(
+    each_commit=(
+        "anyio",
+        "pytest-asyncio",
+        "pytest-benchmark",
+        "pytest-cov",
+        "pytest-html",
+        "pytest-metadata",
+        "pytest-random",
+        "pytest-repeat",
+    )
+)
 @pytest.mark.parametrize("name", PLUGINS)
 def test_with_each(run: Any, name: str) -> None:
     if not is_installed(name):
@@ -157,6 +171,7 @@ def test_with_each(run: Any, name: str) -> None:
     assert outcome.outcomes == EXPECTED, outcome.stdout
 
 
+@pytest.mark.nightly
 def test_with_all_that_are_installed(run: Any) -> None:
     outcome = run([name for name in TOGETHER if is_installed(name)])
     assert outcome.outcomes == EXPECTED, outcome.stdout

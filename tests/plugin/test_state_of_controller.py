@@ -224,6 +224,7 @@ def project(new_project: Callable[..., Any]) -> Any:
     )
 
 
+@pytest.mark.nightly
 def test_patches_of_installed_packages_travel_and_those_of_python_are_refused(new_project: Callable[..., Any]) -> None:
     path = "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parent / 'site-packages'))\n"
     work = "RATE = 1\ndef rate(): return RATE\n"
@@ -233,17 +234,21 @@ def test_patches_of_installed_packages_travel_and_those_of_python_are_refused(ne
     assert set(outcome.outcomes.values()) == {"passed"}, outcome.stdout
 
 
+@pytest.mark.nightly
 def test_calls_see_what_the_test_has_set(project: Any) -> None:
     outcome = project.pytest("-p", "no:xdist", "test_calls.py", timeout=400)
     assert set(outcome.outcomes.values()) == {"passed"}, outcome.stdout
 
 
+# One run of pytest with all other plugins, and one with pytest-xdist, run for each commit.
+@pytest.mark.nightly(each_commit=("as written",))
 @pytest.mark.parametrize("order", ["as written", "reversed"])
 def test_verdicts_do_not_depend_on_the_order(project: Any, order: str) -> None:
     outcome = project.pytest("-p", "no:xdist", "test_compared.py", env={"ORDER": order}, timeout=500)
     assert outcome.outcomes == RIGHT, outcome.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("alone", ["test_environment and wrong", "test_configured"])
 def test_verdicts_are_those_of_a_test_alone(project: Any, alone: str) -> None:
     outcome = project.pytest("-p", "no:xdist", "test_compared.py", "-k", alone, timeout=300)

@@ -97,6 +97,7 @@ def run(project: Any) -> Any:
     return project.pytest("-rx")
 
 
+@pytest.mark.nightly(each_commit=("test_raises_on_one_device_too",))
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -112,6 +113,7 @@ def test_a_reason_in_the_program_fails_with_that_reason(run: Any, name: str, wor
     assert words in case.text
 
 
+@pytest.mark.nightly(each_commit=("test_crash_strict",))
 @pytest.mark.parametrize("name", ["test_crash", "test_crash_strict"])
 def test_an_expected_crash_is_an_expected_failure_with_its_reason(run: Any, name: str) -> None:
     case = run[name + LABEL]
@@ -120,12 +122,14 @@ def test_an_expected_crash_is_an_expected_failure_with_its_reason(run: Any, name
     assert XFAIL in run.stdout
 
 
+@pytest.mark.nightly
 def test_an_expected_crash_hides_nothing_else(run: Any) -> None:
     assert run["test_crash_and_a_failure" + LABEL].outcome == "failed"
     assert run["test_crash_and_a_pass" + LABEL].outcome == "passed"
     assert f"test_crash_and_a_pass{LABEL}: worker-raised: shards are missing" in run.stdout
 
 
+@pytest.mark.nightly
 def test_an_expectation_for_another_strategy_does_not_hold(run: Any) -> None:
     case = run["test_crash_expected_elsewhere" + LABEL]
     assert case.outcome == "failed"
@@ -133,6 +137,7 @@ def test_an_expectation_for_another_strategy_does_not_hold(run: Any) -> None:
     assert run["test_pass_with_a_crash_expected_elsewhere" + LABEL].outcome == "passed"
 
 
+@pytest.mark.nightly
 def test_xdist_reports_the_same(project: Any) -> None:
     again = project.pytest("-n1", "-rx", "test_outcomes.py::test_crash", "test_outcomes.py::test_not_finite")
     assert again.outcomes == {"test_crash" + LABEL: "xfailed", "test_not_finite" + LABEL: "failed"}

@@ -119,6 +119,8 @@ def test_momentum_trains_a_replicated_bias_behind_a_sharded_kernel() -> None:
     assert layouts["sgd/sequential_dense_bias_momentum"]["shard_shape"] == [8]
 
 
+# Long programs: one strategy or one model runs for each commit.
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(("mesh", "layout"), [("batch:2", "replicated"), ("batch:2;model:2", "sharded")])
 def test_training_is_that_of_one_device(mesh: str, layout: str) -> None:

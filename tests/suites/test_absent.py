@@ -26,6 +26,7 @@ def is_there(package: Any, api: str) -> bool:
     return package is not None and (not argument or argument in inspect.signature(package).parameters)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KERAS)
 def test_the_installed_package_has_it_or_not_as_the_file_says(name):
@@ -80,6 +81,7 @@ def test_package_of_a_marker(ddl_strategy):
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("package", KERAS)
 def test_a_run_is_about_the_package_of_the_option(run_suite, pytester, monkeypatch, package):

@@ -207,6 +207,7 @@ def test_marked(ddl_strategy, of):
 """
 
 
+@pytest.mark.nightly(each_commit=("tf_keras",))
 @pytest.mark.slow
 @pytest.mark.parametrize(("package", "other"), [KERAS, KERAS[::-1]])
 def test_an_entry_of_one_package_excuses_no_failure_of_the_other(run_suite, package, other):

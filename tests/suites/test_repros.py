@@ -36,6 +36,18 @@ def test_each_report_is_about_an_unreported_defect():
     assert {path.stem for path in REPROS.glob("*.md")} - {"README"} == set(unreported())
 
 
+@pytest.mark.nightly(
+    each_commit=(
+        "batch_logs_of_workers",
+        "dtensor_dataset_end",
+        "input_sparse_empty_piece",
+        "input_uneven_pieces",
+        "predict_on_batch_repeats",
+        "scalar_loss",
+        "server_strategy_resolver",
+        "sharding_slice_newaxis",
+    )
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_a_program_shows_its_defect_on_the_versions_of_its_entry_only(path):

@@ -29,6 +29,14 @@ def assert_same(reference, distributed, replicas):
         assert sum(batch.loss for batch in batches) == pytest.approx(expected.loss, rel=1e-5)
 
 
+@pytest.mark.nightly(
+    each_commit=(
+        "dataset_loop-mirrored",
+        "embedding-multi_worker_mirrored",
+        "tf_keras_loop-central_storage",
+        "tf_keras_loop-parameter_server",
+    )
+)
 @pytest.mark.parametrize("strategy", DISTRIBUTED)
 @pytest.mark.parametrize(
     "program",
@@ -67,6 +75,7 @@ def test_more_replicas_than_examples(records, strategy):
         assert sizes in ([1, 0], [1], [0])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
 def test_observing_adds_no_trace_and_changes_nothing(ranks, strategy):
@@ -82,6 +91,7 @@ def test_observing_adds_no_trace_and_changes_nothing(ranks, strategy):
     assert any("not observed" in note for note in plain.notes)
 
 
+@pytest.mark.nightly(each_commit=("one_device",))
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["one_device", "central_storage", "mirrored", "parameter_server"])
 def test_layers_built_by_the_first_batch(ranks, strategy):
@@ -113,6 +123,7 @@ def test_layers_built_by_the_first_batch_are_moved_in_a_noise_run(ranks):
             np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_an_unseen_creation_has_the_value_after_its_step(ranks):
     """Without operations in graphs, what a graph creates is first read when its step has ended."""
@@ -124,6 +135,7 @@ def test_an_unseen_creation_has_the_value_after_its_step(ranks):
         np.testing.assert_array_equal(record.initial[item.index][0], record.steps[0].snapshot[item.index][0])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_layers_built_under_mirrored_by_keras_3_are_an_error_of_the_record(records):
     (record,) = records("mirrored", programs.late_layers, **GIVEN)
@@ -152,6 +164,7 @@ def test_parameter_server_has_no_batches(records):
     assert "Use run.steps" in record.error.message
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored", "multi_worker_mirrored"])
 def test_loops_that_record_by_themselves(ranks, strategy):

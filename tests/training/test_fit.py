@@ -13,6 +13,7 @@ pytestmark = pytest.mark.slow
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
 def test_fit_is_recorded_batch_by_batch(ranks, strategy):
     (reference,) = ranks("one_device", programs.fits, global_batch_size=8)
@@ -33,6 +34,7 @@ def test_fit_ends_at_the_limit(ranks):
     assert len(record.steps) == 5
 
 
+@pytest.mark.nightly
 def test_fit_takes_arrays(ranks):
     (record,) = ranks("mirrored", programs.fits_arrays, global_batch_size=8, precision="float64")
     assert len(record.steps) == 4
@@ -46,6 +48,7 @@ def test_keras_3_cannot_fit_under_multi_worker_mirrored(records):
         assert "Attempt to convert a value (PerReplica:{" in record.error.message
 
 
+@pytest.mark.nightly(each_commit=("mirrored",))
 @pytest.mark.parametrize(
     "strategy", ["one_device", pytest.param("mirrored", marks=SLOW), pytest.param("multi_worker_mirrored", marks=SLOW)]
 )
@@ -55,6 +58,7 @@ def test_fit_of_tf_keras(ranks, strategy):
         assert set(record.results["evaluate"]) == {"loss", "mae"}
 
 
+@pytest.mark.nightly
 def test_fit_under_parameter_server(ranks, records):
     (record,) = ranks("parameter_server", programs.fits_tf_keras_epochs, global_batch_size=8)
     assert len(record.steps) == 2
@@ -63,6 +67,7 @@ def test_fit_under_parameter_server(ranks, records):
     assert "ClusterCoordinator.create_per_worker_dataset" in keras_3.error.message
 
 
+@pytest.mark.nightly
 def test_layers_that_fit_builds_leave_pythons_generator_alike_under_a_strategy(ranks):
     drawn = []
     for strategy in ("one_device", "mirrored"):

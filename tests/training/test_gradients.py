@@ -38,6 +38,7 @@ def assert_all_close(left, right):
         np.testing.assert_allclose(value, right[index], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("strategy", "replicas"),
     [
@@ -60,6 +61,7 @@ def test_replicas_add_up_to_one_device_and_explain_the_update(ranks, strategy, r
     assert all(record.notes == () for record in found)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "program",
     ["eager", "fits", "fits_tf_keras", "fits_legacy", "penalty"],
@@ -74,11 +76,13 @@ def test_however_the_program_steps(ranks, program):
     assert record.notes == ()
 
 
+@pytest.mark.nightly
 def test_what_is_done_on_the_way_shows(ranks):
     found = ranks("mirrored", programs.halved_on_the_way, **GIVEN)
     assert_all_close(summed(found, APPLIED), {index: value / 2 for index, value in summed(found, COMPUTED).items()})
 
 
+@pytest.mark.nightly
 def test_two_tapes_and_a_variable_without_gradient(ranks):
     (record,) = ranks("mirrored", programs.two_tapes, **GIVEN)
     for gradients in calls([record], COMPUTED).values():
@@ -90,6 +94,7 @@ def test_two_tapes_and_a_variable_without_gradient(ranks):
         assert [sorted(gradient.values) for gradient in gradients] == [[0, 1], [2, 3]]
 
 
+@pytest.mark.nightly
 def test_loops_in_the_graph_and_updates_by_hand(ranks):
     reference = ranks("one_device", programs.micro_batches, **GIVEN)
     found = ranks("mirrored", programs.micro_batches, **GIVEN)
@@ -108,11 +113,13 @@ def test_an_optimizer_class_of_the_program_is_watched_and_still_converted_by_aut
         np.testing.assert_allclose(after[index][0] - before[index][0], -0.2 * gradient, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_the_optimizer_within_a_loss_scale_optimizer_is_not_told_apart(ranks):
     (record,) = ranks("mirrored", programs.scales_its_loss, **GIVEN)
     assert [len(gradients) for gradients in calls([record], APPLIED).values()] == [1, 1]
 
 
+@pytest.mark.nightly
 def test_sparse_gradients_are_densified_for_the_record_alone(ranks):
     reference = ranks("one_device", programs.sparse, **GIVEN)
     found = ranks("mirrored", programs.sparse, **GIVEN)
@@ -129,6 +136,7 @@ def test_a_gradient_that_is_differentiated_again(ranks):
         np.testing.assert_allclose(watched.steps[-1].snapshot[index][0], value, rtol=1e-6)
 
 
+@pytest.mark.nightly
 def test_within_xla_nothing_is_recorded_and_nothing_breaks(ranks):
     (record,) = ranks("one_device", programs.compiled_gradients, **GIVEN)
     assert calls([record], COMPUTED) == {}
@@ -136,6 +144,7 @@ def test_within_xla_nothing_is_recorded_and_nothing_breaks(ranks):
     assert record.steps[0].batches, "what is outside the compiled function is observed all the same"
 
 
+@pytest.mark.nightly
 def test_too_large_gradients_are_left_out_with_a_note(ranks):
     from pytest_ddl.training.consumption import LARGEST
 
@@ -145,6 +154,7 @@ def test_too_large_gradients_are_left_out_with_a_note(ranks):
     assert any("too large" in note for note in record.notes)
 
 
+@pytest.mark.nightly
 def test_planted_infinities_reach_one_replica_in_one_step(ranks):
     planted = (Injection(step=2, replica=1, variable=2, value=float("inf")),)
     (record,) = ranks("mirrored", programs.plain, inject=planted, **GIVEN)

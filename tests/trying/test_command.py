@@ -42,6 +42,7 @@ def test_a_script_is_compared_and_described(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["script.py"]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_run_that_decides_nothing_does_not_succeed(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print('no training here')\n")
@@ -53,6 +54,7 @@ def test_a_run_that_decides_nothing_does_not_succeed(tmp_path: Path) -> None:
     assert "trying/plugin.py" not in result.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_rows_for_validation_stay_those_that_the_script_has(tmp_path: Path) -> None:
     """The script is cut to 4 batches, of which a tenth are 15 rows, and no two replicas can share these evenly."""
@@ -63,6 +65,7 @@ def test_rows_for_validation_stay_those_that_the_script_has(tmp_path: Path) -> N
     assert "keras-fit-unequal-parts" not in result.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_strategy_that_cannot_run_here_is_undecided_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print('no training here')\n")
@@ -82,6 +85,7 @@ def test_a_script_of_a_folder_beside_this_one_is_run(tmp_path: Path) -> None:
     assert not [*tmp_path.glob("*/written")]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_script_that_fails_with_keras_3_runs_with_tf_keras(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(scripts.KERAS_2)

@@ -34,6 +34,8 @@ def cause_of(path: Path, code: str, compare: pytest_ddl.Equivalence) -> str | No
     return failure.value.report.findings[0].cause
 
 
+# Whole scripts, each under a strategy in float64 and in its own precision.
+@pytest.mark.nightly(each_commit=("mirrored-FIT",))
 @pytest.mark.parametrize(
     "name",
     [
@@ -46,11 +48,13 @@ def test_a_right_script_passes(name: str, ddl_equivalence: pytest_ddl.Equivalenc
     assert found[-1].split() == ["compared:", "2", "step(s)"]
 
 
+@pytest.mark.nightly
 def test_a_wrong_loss_is_seen_beside_a_metric(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
     code = scripts.METRIC_BEFORE_LOSS.replace('"SUM", parts', '"MEAN", parts')
     assert cause_of(tmp_path / "script.py", code, ddl_equivalence) == "reported-loss-wrong"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "loss",
     [
@@ -65,12 +69,14 @@ def test_every_right_way_to_scale_a_loss_passes(
     tried(tmp_path / "script.py", scripts.LOOP.replace(scripts.AVERAGE, loss), ddl_equivalence)
 
 
+@pytest.mark.nightly
 def test_a_copied_number_of_replicas_passes(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
     code = scripts.LOOP.replace("PER_REPLICA =", "REPLICAS = strategy.num_replicas_in_sync\nPER_REPLICA =")
     code = code.replace(scripts.AVERAGE, "tf.reduce_mean(losses) / REPLICAS")
     tried(tmp_path / "script.py", code, ddl_equivalence)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "loss", ["tf.reduce_mean(losses)", "tf.nn.compute_average_loss(losses, global_batch_size=PER_REPLICA)"]
 )
@@ -81,6 +87,7 @@ def test_a_loss_that_is_not_divided_by_the_replicas_fails(
     assert cause_of(tmp_path / "script.py", code, ddl_equivalence) == "gradient-scaled-by-replica-count"
 
 
+@pytest.mark.nightly
 def test_a_dataset_with_batches_of_one_replica_fails_if_the_loss_has_the_global_batch(
     ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
 ) -> None:
@@ -89,6 +96,7 @@ def test_a_dataset_with_batches_of_one_replica_fails_if_the_loss_has_the_global_
     assert cause_of(tmp_path / "script.py", code, ddl_equivalence) == "gradient-scaled-by-inverse-replica-count"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("divided", ["tf.reduce_sum(losses) / PER_REPLICA", scripts.AVERAGE])
 def test_a_sum_that_is_divided_by_the_replicas_gets_advice(
     divided: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
@@ -99,11 +107,13 @@ def test_a_sum_that_is_divided_by_the_replicas_gets_advice(
         tried(tmp_path / "script.py", code, ddl_equivalence)
 
 
+@pytest.mark.nightly
 @pytest.mark.ddl(strategies=["multi_worker_mirrored"], timeout=300)
 def test_a_right_script_of_two_workers_passes(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
     tried(tmp_path / "script.py", scripts.TWO_WORKERS, ddl_equivalence)
 
 
+@pytest.mark.nightly
 @pytest.mark.ddl(strategies=["multi_worker_mirrored"], timeout=300)
 def test_a_worker_keeps_its_task_without_tf_config(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
     removed = "import os\nos.environ.pop('TF_CONFIG', None)\n"
@@ -113,6 +123,7 @@ def test_a_worker_keeps_its_task_without_tf_config(ddl_equivalence: pytest_ddl.E
     assert found
 
 
+@pytest.mark.nightly
 @pytest.mark.ddl(strategies=["multi_worker_mirrored"], timeout=300)
 def test_a_shard_that_both_workers_read_fails(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
     shard = "    dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)\n"
@@ -123,6 +134,7 @@ def test_a_shard_that_both_workers_read_fails(ddl_equivalence: pytest_ddl.Equiva
     )
 
 
+@pytest.mark.nightly
 def test_a_batch_of_one_example_is_a_known_limit_of_fit(
     ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
 ) -> None:
@@ -137,6 +149,7 @@ def notebook_of(*cells: str) -> str:
     return json.dumps({"nbformat": 4, "cells": [{"cell_type": "code", "source": cell} for cell in cells]})
 
 
+@pytest.mark.nightly
 def test_a_step_of_a_coordinator_that_is_not_divided_by_the_replicas_fails(
     ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
 ) -> None:
@@ -144,6 +157,7 @@ def test_a_step_of_a_coordinator_that_is_not_divided_by_the_replicas_fails(
     assert cause_of(tmp_path / "script.py", code, ddl_equivalence) == "gradient-scaled-by-replica-count"
 
 
+@pytest.mark.nightly
 @pytest.mark.ddl(strategies=["parameter_server"], timeout=300)
 def test_a_coordinator_of_parameter_servers_is_not_followed(
     ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
@@ -158,6 +172,7 @@ def with_a_cell(cell: str) -> str:
     return notebook_of(first, cell, "with strategy.scope():" + second)
 
 
+@pytest.mark.nightly
 def test_a_cell_with_training_that_fails_on_one_device_too_is_no_pass(
     ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
 ) -> None:
@@ -166,6 +181,7 @@ def test_a_cell_with_training_that_fails_on_one_device_too_is_no_pass(
         tried(tmp_path / "notebook.ipynb", with_a_cell("not_there.fit(train)\n"), ddl_equivalence)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "cell",
     [
@@ -186,6 +202,7 @@ def test_a_cell_that_fails_without_training_or_in_float64_alone_is_a_pass(
     assert any(line.startswith("failed:") for line in found) is ("not_there" in cell)
 
 
+@pytest.mark.nightly
 def test_a_cell_that_fails_only_under_the_strategy_fails(
     ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
 ) -> None:
@@ -194,6 +211,7 @@ def test_a_cell_that_fails_only_under_the_strategy_fails(
         tried(tmp_path / "notebook.ipynb", cells, ddl_equivalence)
 
 
+@pytest.mark.nightly
 @pytest.mark.ddl(strategies=["multi_worker_mirrored"], timeout=300)
 def test_files_of_a_notebook_are_not_a_conflict_of_workers(
     ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
@@ -202,6 +220,7 @@ def test_files_of_a_notebook_are_not_a_conflict_of_workers(
     tried(tmp_path / "notebook.ipynb", cells, ddl_equivalence)
 
 
+@pytest.mark.nightly
 def test_a_model_outside_the_scope_is_named_though_no_step_runs(
     ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
 ) -> None:
@@ -211,6 +230,7 @@ def test_a_model_outside_the_scope_is_named_though_no_step_runs(
     assert cause_of(tmp_path / "script.py", code, ddl_equivalence) == "variable-outside-scope"
 
 
+@pytest.mark.nightly
 def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
     first, second = scripts.FIT.split("with strategy.scope():", 1)
     cells = ["!pip install tensorflow\n%matplotlib inline", first, "with strategy.scope():" + second]
@@ -218,6 +238,7 @@ def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivale
     assert found[0] == "left out:     cell 1: !pip install tensorflow; cell 1: %matplotlib inline"
 
 
+@pytest.mark.nightly(each_commit=("mirrored-download",))
 @pytest.mark.parametrize(
     ("code", "advice"),
     [
@@ -240,6 +261,7 @@ def test_a_script_that_cannot_be_followed_gets_advice(
         tried(tmp_path / "script.py", code, ddl_equivalence)
 
 
+@pytest.mark.nightly
 def test_an_optimizer_that_keras_cannot_build_under_the_strategy_is_named(
     ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
 ) -> None:

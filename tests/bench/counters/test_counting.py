@@ -62,6 +62,7 @@ def regressions(base, head):
     return {change.counter for change in compare(base, head) if change.is_regression}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("strategy", SYNCHRONOUS)
 def test_what_a_right_step_does(counts, strategy):
     (right,) = counts(strategy, "right")
@@ -89,6 +90,9 @@ INJECTED = [
 ]
 
 
+@pytest.mark.nightly(
+    each_commit=("mirrored-right-retrace", "mirrored-right-reduced twice", "multi_worker_mirrored-right-extra all")
+)
 @pytest.mark.parametrize(
     ("base", "head", "caught"), [INJECTED[0], *(pytest.param(*one, marks=pytest.mark.slow) for one in INJECTED[1:])]
 )
@@ -100,6 +104,7 @@ def test_an_injected_defect_moves_its_counters_and_no_other(counts, strategy, ba
     assert found - {"copies.device_to_device"} == caught
 
 
+@pytest.mark.nightly(each_commit=("gathered on the host",))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("head", "caught"),
@@ -115,6 +120,7 @@ def test_what_lies_or_runs_on_another_device_is_caught_where_there_is_one(counts
         assert after.misplaced == ("dense_last: CPU:0",)
 
 
+@pytest.mark.nightly(each_commit=("mirrored-right", "multi_worker_mirrored-renamed"))
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["right", "renamed", "partial batches", "batches"])
 @pytest.mark.parametrize("strategy", SYNCHRONOUS)
@@ -125,6 +131,7 @@ def test_an_equivalent_program_changes_nothing_that_is_gated(counts, strategy, h
         assert compare(before, after) == []
 
 
+@pytest.mark.nightly(each_commit=("mirrored",))
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", SYNCHRONOUS)
 def test_another_batch_size_and_seed_change_nothing(counts, strategy):
@@ -134,6 +141,7 @@ def test_another_batch_size_and_seed_change_nothing(counts, strategy):
         assert compare(before, after) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", SYNCHRONOUS)
 def test_a_larger_model_is_told_and_passes(counts, strategy):

@@ -98,6 +98,8 @@ def limit(folder: Path, mbit: int) -> None:
     assert changed == 4
 
 
+# Each is a run over real services. Each commit has one run over ssh, and those over Slurm.
+@pytest.mark.nightly
 def test_a_network_that_changes_ends_in_no_verdict(pair: VersionPair, tmp_path: Path) -> None:
     def launch(number: int) -> Paired:
         if number == LAUNCHES - 1:
