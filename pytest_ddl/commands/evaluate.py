@@ -24,6 +24,7 @@ from pytest_ddl.bench.outcome import OK, USAGE, WRONG, UsageError, check_writabl
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.commands.frame import add_strategy, close_clusters, conducted, find_target, former, numbers, tell
 from pytest_ddl.harness import Harness, process_harness
+from pytest_ddl.installing import install_line
 from pytest_ddl.target import Target
 
 _START_MESSAGE = re.compile(r"I\d{4} |WARNING: All log messages before absl|To enable the following instructions")
@@ -211,7 +212,7 @@ def _plan(options: argparse.Namespace) -> tuple[Plan, tuple[int, ...]]:
             importlib.import_module(name)
         except ImportError as error:
             raise UsageError(
-                f"{name} cannot be imported ({error}), but this command needs it: pip install 'pytest-ddl[bench]'"
+                f"{name} cannot be imported ({error}), but this command needs it: {install_line('bench')}"
             ) from None
     sizes = tuple(factor * batch for factor in SWEEP)
     if options.batch_sizes is not None:

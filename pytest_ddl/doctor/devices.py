@@ -7,6 +7,7 @@ import glob
 from pytest_ddl.bench.machine import machine_facts
 from pytest_ddl.doctor.findings import Finding, ok, warning
 from pytest_ddl.doctor.versions import installed
+from pytest_ddl.installing import install_line
 
 NODES = "/dev/nvidia[0-9]*"
 
@@ -25,5 +26,5 @@ def gpus() -> Finding:
         return warning(found, "give the container its GPUs, for example docker run --gpus=all")
     what = f"{len(names) or len(nodes)} GPU ({', '.join(names) or 'name unknown'})"
     if installed("tensorflow-cpu") or installed("tf-nightly-cpu"):
-        return warning(f"{what}, but this TensorFlow is built for CPUs", "pip install 'pytest-ddl[gpu]'")
+        return warning(f"{what}, but this TensorFlow is built for CPUs", install_line("gpu"))
     return ok(what)

@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
 from pytest_ddl.doctor.findings import Finding, ok, problem, warning
+from pytest_ddl.installing import install_line
 from pytest_ddl.strategies.machine import MISSING_TENSORFLOW, TENSORFLOW_PACKAGES, keras_version, tensorflow_version
 
 OLDEST = {"Python": "3.10", "TensorFlow": "2.16"}
@@ -44,7 +45,7 @@ def tensorflow() -> Finding | list[Finding]:
         fix = f"pip uninstall -y {' '.join(packages)}, then pip install {packages[0]}"
         return problem(f"{pair} are both installed, and each overwrites files of the other", fix)
     if _is_older("TensorFlow", version):
-        fix = "pip install --upgrade 'pytest-ddl[cpu]' (or 'pytest-ddl[gpu]')"
+        fix = f"{install_line('cpu')} --upgrade, or with [gpu]"
         return problem(f"TensorFlow {version} is older than {OLDEST['TensorFlow']}, which pytest-ddl needs", fix)
     unmet = [finding for package in packages for finding in _unmet(package)]
     return unmet or _newer("TensorFlow", version) or ok(f"TensorFlow {version} ({packages[0] if packages else 'own'})")
@@ -69,7 +70,7 @@ def pytest_ddl() -> Finding | list[Finding]:
     version = installed("pytest-ddl")
     if version is None:
         found = "pytest-ddl is not installed, so that pytest does not load it"
-        return problem(found, "pip install pytest-ddl, in a copy of its source pip install -e .")
+        return problem(found, f"{install_line()}; in a copy of its source: pip install -e .")
     return list(_unmet("pytest-ddl")) or ok(f"pytest-ddl {version}, pytest {installed('pytest')}")
 
 

@@ -24,6 +24,7 @@ import pytest
 from pytest_ddl.hosts.transport import ArgumentError, TransportArguments, TransportError
 from pytest_ddl.hosts.transports import ray_bridge
 from pytest_ddl.hosts.transports.ray_nodes import Ray
+from pytest_ddl.installing import install_line
 from tests.polling import wait_until
 
 NODES = ["node-a", "node-b"]
@@ -34,7 +35,7 @@ GONE = 30.0
 
 with_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None,
-    reason="the package ray is not installed; run `pip install 'pytest-ddl[ray]'`",
+    reason=f"the package ray is not installed; run `{install_line('ray')}`",
 )
 
 
@@ -275,7 +276,7 @@ def test_a_cluster_refuses_a_process_without_its_token(
 
 def test_without_ray_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(TransportError, match=re.escape("pip install 'pytest-ddl[ray]'")):
+    with pytest.raises(TransportError, match=re.escape(install_line("ray"))):
         Ray(TransportArguments("ray", tmp_path, {}))
 
 

@@ -23,6 +23,7 @@ from pytest_ddl.bench.outcome import INTERRUPTED
 from pytest_ddl.bench.processes import GRACE, Processes, die_with
 from pytest_ddl.bench.provenance import SourceTrees
 from pytest_ddl.definitions import lacks
+from pytest_ddl.installing import install_line
 
 CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json")
 ASV_RUNNER = "0.3.2"
@@ -126,7 +127,7 @@ def describe_machine(name: str) -> dict[str, str]:
     try:
         from asv.machine import Machine, MachineCollection
     except ImportError as error:
-        raise AsvError(f"asv cannot be imported ({error}): pip install 'pytest-ddl[bench]'") from error
+        raise AsvError(f"asv cannot be imported ({error}): {install_line('bench')}") from error
     file = Path(MachineCollection.get_machine_file_path())
     known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     more = {"gpu": machine_facts()["gpu"], "driver": _driver()}

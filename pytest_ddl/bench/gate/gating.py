@@ -21,6 +21,7 @@ from pytest_ddl.bench.gate.verdict import Rule, Verdict
 from pytest_ddl.bench.gate.worktrees import WORKTREE, GateUsageError, Repository, Version, check_different, usage_errors
 from pytest_ddl.bench.launching.remote import source_of
 from pytest_ddl.bench.records import BenchSpec
+from pytest_ddl.installing import install_line
 
 _RELEASES = ("python", "tensorflow", "keras", "tf_keras", "numpy")
 
@@ -115,7 +116,7 @@ def _measured(cell: Cell, tell: Callable[[str], None]) -> CellResult:
 def _check(plan: GatePlan) -> None:
     """Refuse at once a plan that would otherwise fail after minutes of measuring."""
     if not plan.counters_only and find_spec("scipy") is None:
-        raise GateUsageError("a verdict on time needs SciPy: pip install 'pytest-ddl[bench]', or give --counters-only")
+        raise GateUsageError(f"a verdict on time needs SciPy: {install_line('bench')}, or give --counters-only")
     from pytest_ddl.bench.counters.changes import compare
     from pytest_ddl.bench.records import Counters
 

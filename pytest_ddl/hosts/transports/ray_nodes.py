@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, TransportError
+from pytest_ddl.installing import install_line
 
 _BRIDGE = str(Path(__file__).with_name("ray_bridge.py"))
 _CONNECT_WAIT = 30.0
@@ -54,7 +55,7 @@ class Ray:
         if not 0 < timeout < float("inf"):
             raise ArgumentError(f"timeout={given['timeout']!r} is not a positive number of seconds")
         if importlib.util.find_spec("ray") is None:
-            raise TransportError("--ddl-launcher=ray needs the package ray; run `pip install 'pytest-ddl[ray]'`")
+            raise TransportError(f"--ddl-launcher=ray needs the package ray; run `{install_line('ray')}`")
         self._timeout = timeout
         self._wanted: dict[str, Any] = {
             "address": given["address"],

@@ -25,6 +25,7 @@ from pytest_ddl.hosts.transports.ray_nodes import Ray
 from pytest_ddl.hosts.transports.slurm import Slurm
 from pytest_ddl.hosts.transports.ssh import Ssh
 from pytest_ddl.hosts.transports.tf_config import TfConfig
+from pytest_ddl.installing import install_line
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.launcher import Launcher
@@ -120,5 +121,5 @@ def _needs_execnet(name: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name != "execnet":
             raise
-        needs = f"--ddl-launcher={name} needs the package execnet; run `pip install 'pytest-ddl[hosts]'`"
+        needs = f"--ddl-launcher={name} needs the package execnet; run `{install_line('hosts')}`"
         raise LaunchError(needs) from None
