@@ -31,11 +31,11 @@ from pytest_ddl.equivalence.checks.registry import CHECKS
 from pytest_ddl.equivalence.diagnosis.limitations import LIMITATIONS
 from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.equivalence.roles import Role
+from pytest_ddl.faults.rank.fault import KINDS
 from pytest_ddl.faults.verdict import MEANINGS
 from pytest_ddl.hints import FrontEnd
 from pytest_ddl.hosts.transports.registry import BUILT_IN as TRANSPORTS
 from pytest_ddl.strategies.registry import StrategyRegistry
-from pytest_ddl.training.faults import KINDS
 
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<table>.*?)(<!-- end -->)", re.DOTALL)
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from pytest_ddl.equivalence.runs.question import ArgumentError
     from pytest_ddl.equivalence.verdict.report import DivergenceError, Report
     from pytest_ddl.faults.api import check_training
+    from pytest_ddl.faults.rank.fault import Fault
     from pytest_ddl.faults.report import FaultReport, RecoveryError
     from pytest_ddl.faults.sweep import Sweep
     from pytest_ddl.records import TrainingRecord
-    from pytest_ddl.training.faults import Fault
     from pytest_ddl.training.run import Run
 
 __version__ = "0.1.0"
@@ -39,7 +39,7 @@ _HOMES = {
     "ClusterHandle": "pytest_ddl.cluster.handle",
     "DivergenceError": "pytest_ddl.equivalence.verdict.report",
     "Equivalence": "pytest_ddl.comparisons",
-    "Fault": "pytest_ddl.training.faults",
+    "Fault": "pytest_ddl.faults.rank.fault",
     "FaultReport": "pytest_ddl.faults.report",
     "Finding": "pytest_ddl.equivalence.findings",
     "Outcome": "pytest_ddl.equivalence.findings",

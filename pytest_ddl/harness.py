@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.cluster.protocol import Snapshot
+from pytest_ddl.cluster.state.surroundings import Snapshot
 from pytest_ddl.config import Settings, UsageError
 from pytest_ddl.hosts.transport import ArgumentError
 from pytest_ddl.items.selection import DdlMark
@@ -97,8 +97,7 @@ class Harness:
         """
         from pytest_ddl.cluster.obstacles import LaunchError
 
-        # Only launchers for several hosts have it.
-        blind = getattr(self.pool.launcher, "hosts_without", lambda _folder: ())(self.folder)
+        blind = self.pool.launcher.hosts_without(self.folder)
         if blind:
             given = self.settings["shared-dir"]
             fix = f"mount {given} there" if given else "give a folder that all hosts share with --ddl-shared-dir=DIR"
@@ -108,12 +107,11 @@ class Harness:
 
     def text_of_rank(self, text: str) -> str:
         """Return a text that a rank has written, with the paths of this machine. Only copies of files have others."""
-        change: Callable[[str], str] = getattr(self._started, "text_of_rank", str)
-        return change(text)
+        return text if self._started is None else self._started.text_of_rank(text)
 
     def offer(self, address: str) -> None:
         """Let the ranks of this process connect to a Unix socket on this machine, also from other hosts."""
-        getattr(self.pool.launcher, "offer", lambda _address: None)(address)
+        self.pool.launcher.offer(address)
 
     @property
     def address(self) -> str | None:
@@ -441,7 +439,12 @@ def built_in_launchers(settings: Settings, *, shared: bool = False) -> dict[str,
     def local(environ: dict[str, str], folder: Path, address: str | None) -> Launcher:
         from pytest_ddl.cluster.local_launcher import LocalLauncher
 
+        source = None
+        if settings["warm"]:
+            from pytest_ddl.cluster.warm.zygotes import WarmZygotes
+
+            source = WarmZygotes()
         isolated = settings["network"] == "isolated"
-        return LocalLauncher(environ, folder, address, isolated=isolated, shared=shared, warm=settings["warm"])
+        return LocalLauncher(environ, folder, address, isolated=isolated, shared=shared, warm=source)
 
     return {"local": local}

@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     patch.setenv(OWN, folder.name)
 
     def end() -> None:
-        from pytest_ddl.cluster import warm
+        from pytest_ddl.cluster.warm import servers as warm
 
         warm.stop()
         patch.undo()

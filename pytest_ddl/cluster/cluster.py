@@ -28,8 +28,6 @@ from pytest_ddl.cluster.protocol import (
     Kind,
     Notice,
     Request,
-    Snapshot,
-    Surroundings,
     UnreadableError,
     decode,
     encode,
@@ -38,6 +36,7 @@ from pytest_ddl.cluster.rotation import rotated
 from pytest_ddl.cluster.sending import send
 from pytest_ddl.cluster.ship import user_modules
 from pytest_ddl.cluster.stacks import stacks_of
+from pytest_ddl.cluster.state.surroundings import Snapshot, Surroundings
 from pytest_ddl.strategies.base import StrategyDefinition, topology_of
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task
 

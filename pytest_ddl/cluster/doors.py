@@ -12,8 +12,7 @@ import os
 import socket
 from pathlib import Path
 
-DOORS = "_PYTEST_DDL_DOORS"
-"""Environment variable with the folder of the agent's sockets."""
+from pytest_ddl.cluster.state.imported_files import DOORS
 
 
 def door_of(folder: str, address: str) -> str:

@@ -135,8 +135,33 @@ class Launcher(Protocol):
         :raises LaunchError: if the launcher has ended.
         """
 
+    def hosts_without(self, folder: Path) -> Sequence[str]:
+        """Return the names of the hosts whose ranks do not see a folder of this machine.
+
+        :raises LaunchError: if the hosts cannot work together.
+        """
+
+    def text_of_rank(self, text: str) -> str:
+        """Return a text that a rank has written, with the paths of this machine."""
+
+    def offer(self, address: str) -> None:
+        """Let ranks connect to a Unix socket of this process; see :mod:`pytest_ddl.cluster.doors`."""
+
     def close(self) -> None:
         """End all workers and the processes that started them."""
+
+
+class OneMachine:
+    """Base of launchers whose ranks see the files and the sockets of this process."""
+
+    def hosts_without(self, folder: Path) -> Sequence[str]:
+        return ()
+
+    def text_of_rank(self, text: str) -> str:
+        return text
+
+    def offer(self, address: str) -> None:
+        """Do nothing, because ranks connect directly."""
 
 
 def reserve(launcher: Launcher, topology: Topology) -> Reservation:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import signal
@@ -14,22 +13,19 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 import pytest_ddl
 from pytest_ddl.cluster import session_folder, strays
 from pytest_ddl.cluster.cgroups import usable_cores
-from pytest_ddl.cluster.launcher import Reservation
+from pytest_ddl.cluster.launcher import OneMachine, Reservation
 from pytest_ddl.cluster.local_process import LocalProcess, tail
 from pytest_ddl.cluster.obstacles import LaunchError, cannot_start, cannot_write, how_it_ended, loopback_problem
 from pytest_ddl.cluster.preload import PRELOAD
 from pytest_ddl.cluster.resources import Ledger, PortLease
 from pytest_ddl.cluster.zygote import short_path
 from pytest_ddl.strategies.spec import Topology
-
-if TYPE_CHECKING:
-    from pytest_ddl.cluster.warm import WarmZygote
 
 CPU_SLOTS_PER_CORE = 2
 """Maximum number of ranks per core that run at once. A rank that traces uses one core; one that waits uses none."""
@@ -51,7 +47,39 @@ main()
 pytest puts the folders of tests first, and a ``queue.py`` there would be imported instead of the standard module."""
 
 
-class LocalLauncher:
+class ZygoteProcess(Protocol):
+    """Process of a zygote, as :class:`subprocess.Popen` shows it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def wait(self, timeout: float = ...) -> int | None: ...
+
+    def kill(self) -> None: ...
+
+
+class ZygoteSource(Protocol):
+    """Interface of :class:`pytest_ddl.cluster.warm.zygotes.WarmZygotes`."""
+
+    def fork(
+        self, environ: Mapping[str, str], address: str, owner: socket.socket, log: int, *, isolated: bool
+    ) -> ZygoteProcess | None:
+        """Return a zygote that has imported TensorFlow, or ``None`` if it must be started.
+
+        :param address: path of the Unix socket at which the zygote serves.
+        :param owner: connection of the zygote to its owner. The caller closes it.
+        :param log: file descriptor for what the zygote prints.
+        :raises LaunchError: if the source cannot be used.
+        """
+
+    def leave(self) -> None:
+        """Prepare a zygote for the next run, if this run needed one."""
+
+
+class LocalLauncher(OneMachine):
     """Launcher that forks workers from a zygote on this machine.
 
     It starts a zygote, or connects to the zygote of the xdist controller.
@@ -65,7 +93,7 @@ class LocalLauncher:
         *,
         isolated: bool = False,
         shared: bool = False,
-        warm: bool = False,
+        warm: ZygoteSource | None = None,
     ) -> None:
         """Start a zygote, or connect to the one at ``address``.
 
@@ -75,8 +103,7 @@ class LocalLauncher:
             :mod:`pytest_ddl.cluster.network`.
         :param shared: start the zygote in a folder of its own inside ``folder``, because other launchers use
             ``folder`` too.
-        :param warm: fork the zygote from a warm server if there is one that fits, and leave one for the next run; see
-            :mod:`pytest_ddl.cluster.warm`.
+        :param warm: where to get a zygote without starting one, if it has one that fits.
         """
         self.ledger = Ledger(folder, {"cpu": CPU_SLOTS_PER_CORE * max(int(usable_cores()), 2)})
         self._buffer = b""
@@ -93,19 +120,18 @@ class LocalLauncher:
         """Pids of forked workers that :meth:`launch` has not returned, by the number of their request."""
         self._refused: dict[int, str] = {}
         """Reasons why workers could not be forked, by the number of their request."""
-        self._process: subprocess.Popen[bytes] | WarmZygote | None = None
-        self._leave_warm: Callable[[], None] | None = None
-        """Function that starts a warm server for the next run, if this run needs it."""
+        self._process: ZygoteProcess | None = None
+        self._warm = warm
         self._next_id = 0
         if address is None:
-            self._start(environ, folder, isolated, shared, warm)
+            self._start(environ, folder, isolated, shared)
         else:
             session_folder.mark(str(folder), self._tag)
             self.address = address
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._connect()
 
-    def _start(self, environ: Mapping[str, str], folder: Path, isolated: bool, shared: bool, warm: bool) -> None:
+    def _start(self, environ: Mapping[str, str], folder: Path, isolated: bool, shared: bool) -> None:
         try:
             # A zygote removes the folder when it ends, but a zygote that was killed leaves its socket there.
             folder.mkdir(parents=True, exist_ok=True)
@@ -121,24 +147,13 @@ class LocalLauncher:
         try:
             self._socket, theirs = socket.socketpair()
             with theirs:
-                if warm:
-                    self._process = self._fork_warm(environ, theirs, isolated)
+                if self._warm is not None:
+                    log = self._log.fileno()
+                    self._process = self._warm.fork(environ, self.address, theirs, log, isolated=isolated)
                 self._process = self._process or self._start_cold(environ, theirs, isolated)
         except OSError as error:
             self._log.close()
             raise LaunchError(cannot_start(error)) from None
-
-    def _fork_warm(self, environ: Mapping[str, str], theirs: socket.socket, isolated: bool) -> WarmZygote | None:
-        from pytest_ddl.cluster import warm
-
-        key = warm.key_of(environ)
-        try:
-            forked = warm.fork(key, environ, self.address, theirs, self._log.fileno(), isolated=isolated)
-        except warm.WarmError as error:
-            raise LaunchError(f"--ddl-warm: {error}") from None
-        if forked is None:
-            self._leave_warm = functools.partial(warm.leave, key, environ)
-        return forked
 
     def _start_cold(self, environ: Mapping[str, str], theirs: socket.socket, isolated: bool) -> subprocess.Popen[bytes]:
         safe_path = ["-P"] if sys.version_info >= (3, 11) else []
@@ -313,5 +328,5 @@ class LocalLauncher:
                 self._process.wait()
             self._log.close()
         strays.end_tagged(self._tag)
-        if self._leave_warm is not None and self._ready and not self._error:
-            self._leave_warm()
+        if self._process is not None and self._warm is not None and self._ready and not self._error:
+            self._warm.leave()

@@ -14,11 +14,11 @@ from types import ModuleType
 from typing import Any
 
 from pytest_ddl.cluster import pickling
-from pytest_ddl.cluster.installed import InstalledModules
-from pytest_ddl.cluster.libraries import FRAMEWORKS, Libraries
-from pytest_ddl.cluster.reach import Reach
-from pytest_ddl.cluster.remembered import Remembered
-from pytest_ddl.cluster.user_modules import MISSING, UserModules, resolve
+from pytest_ddl.cluster.state.installed import InstalledModules
+from pytest_ddl.cluster.state.libraries import FRAMEWORKS, Libraries
+from pytest_ddl.cluster.state.reach import Reach
+from pytest_ddl.cluster.state.remembered import Remembered
+from pytest_ddl.cluster.state.user_modules import MISSING, UserModules, resolve
 
 MAX_UNUSED_BYTES = 1 << 20
 """Maximum size in bytes of a value that is sent although the function's code does not contain its name."""

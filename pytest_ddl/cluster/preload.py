@@ -21,7 +21,7 @@ PRELOAD = (
     "pytest_ddl.cluster.rank_session",
     "pytest_ddl.training.execute",
     "pytest_ddl.training.observers.registry",
-    "pytest_ddl.cluster.process_state",
+    "pytest_ddl.cluster.state.process_state",
 )
 """Modules that a worker imports before it serves requests. ``process_state`` remembers those before it."""
 

@@ -6,11 +6,9 @@ a reply to an older request, it drops the reply and never uses that cluster agai
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import pickle
-import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,10 +16,9 @@ from enum import Enum
 from typing import Any
 
 from pytest_ddl.cluster import relocating
+from pytest_ddl.cluster.state.surroundings import Surroundings
 
 _HERE = os.path.dirname(__file__)
-_OWN = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION", "TF_CONFIG", "TMPDIR", "CUDA_VISIBLE_DEVICES"})
-"""Environment variables that each process sets for itself: those of pytest, and those set when a cluster starts."""
 
 UNEXPECTED_PASS = "ddl_unexpected_pass"
 """Attribute of the report of a test that passed although a strict ``xfail`` marker expects it to fail. pytest itself
@@ -74,49 +71,6 @@ class Boot:
     """First entry of the controller's ``sys.argv``."""
     restarted: bool = False
     """True if the rank joins a running cluster, so that no first all-reduce can check its connection."""
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """Changes around the pytest process since the last request. The ranks apply them before this request."""
-
-    environ: Mapping[str, str | None] = field(default_factory=dict)
-    """Changed environment variables with their new values; ``None`` for those that were removed."""
-    directory: str | None = None
-    """New working directory, or ``None`` if it has not changed."""
-    path: tuple[str, ...] | None = None
-    """New ``sys.path``, or ``None`` if it has not changed."""
-
-    def __bool__(self) -> bool:
-        return bool(self.environ) or self.directory is not None or self.path is not None
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """Environment, working directory and import path of this process at one time."""
-
-    environ: dict[str, str]
-    directory: str | None
-    path: tuple[str, ...]
-
-    @classmethod
-    def now(cls) -> Snapshot:
-        directory = None
-        with contextlib.suppress(OSError):
-            directory = os.getcwd()
-        return cls({name: value for name, value in os.environ.items() if name not in _OWN}, directory, tuple(sys.path))
-
-    def since(self, before: Snapshot) -> Surroundings:
-        """Return the differences from an earlier snapshot."""
-        changed: dict[str, str | None] = {
-            name: value for name, value in self.environ.items() if before.environ.get(name) != value
-        }
-        changed.update(dict.fromkeys(before.environ.keys() - self.environ.keys()))
-        return Surroundings(
-            changed,
-            self.directory if self.directory != before.directory else None,
-            self.path if self.path != before.path else None,
-        )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from pytest_ddl.cluster import imported_files
 from pytest_ddl.cluster.call_warnings import pickled
 from pytest_ddl.cluster.examples import run_example
 from pytest_ddl.cluster.parameters import in_words
@@ -34,11 +33,12 @@ from pytest_ddl.cluster.protocol import (
     Request,
     SessionPlan,
 )
+from pytest_ddl.cluster.state import imported_files
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.strategies.parameter_server import join_scheduled
 
 if TYPE_CHECKING:
-    from pytest_ddl.cluster.process_state import ProcessState
+    from pytest_ddl.cluster.state.process_state import ProcessState
 
 _NO_REWRITE_WARNING = ("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning")
 """Options against a warning. A rank has imported this package before pytest starts, and pytest warns about that. If

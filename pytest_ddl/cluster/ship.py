@@ -24,8 +24,8 @@ from pytest_ddl.cluster import overrides, pickling
 from pytest_ddl.cluster.call_warnings import caught
 from pytest_ddl.cluster.overrides import ShippingError as ShippingError
 from pytest_ddl.cluster.protocol import RankWarning
-from pytest_ddl.cluster.user_files import is_user_file
-from pytest_ddl.cluster.user_modules import Reporting
+from pytest_ddl.cluster.state.user_files import is_user_file
+from pytest_ddl.cluster.state.user_modules import Reporting
 
 
 @dataclass(frozen=True)

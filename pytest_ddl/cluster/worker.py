@@ -21,18 +21,18 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.cluster import imported_files, user_modules
 from pytest_ddl.cluster.network import servers_kept_local
 from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Notice, Reply, Request, UnreadableError, decode, encode
 from pytest_ddl.cluster.relocating import Places
 from pytest_ddl.cluster.resources import HOST, PortLease
 from pytest_ddl.cluster.ship import importable
-from pytest_ddl.cluster.user_files import is_user_file
+from pytest_ddl.cluster.state import imported_files, user_modules
+from pytest_ddl.cluster.state.user_files import is_user_file
+from pytest_ddl.faults.rank import RELAYED
 from pytest_ddl.strategies.base import RankContext, StrategyDefinition, capabilities_of
-from pytest_ddl.training.faults import RELAYED
 
 if TYPE_CHECKING:
-    from pytest_ddl.cluster.process_state import ProcessState
+    from pytest_ddl.cluster.state.process_state import ProcessState
     from pytest_ddl.strategies.spec import BuildContext
 
 STACKS_SIGNAL = signal.SIGUSR1
@@ -93,7 +93,7 @@ class Worker:
         threading.Thread(target=self._read, name="ddl-control", daemon=True).start()
         boot = self.next_request()
         # Imported here because the pytest process imports this file too, but does not need process_state.
-        from pytest_ddl.cluster.process_state import ProcessState
+        from pytest_ddl.cluster.state.process_state import ProcessState
 
         try:
             facts = self._boot(boot.body)
@@ -251,7 +251,7 @@ def _relayed(context: BuildContext) -> BuildContext:
     if context.rank < 0 or RELAYED not in os.environ:
         return context
     # Only here, because few runs need a relay.
-    from pytest_ddl.training.relay import relayed
+    from pytest_ddl.faults.rank.relay import relayed
 
     tasks = [str(task) for task in context.topology.servers or context.topology.ranks]
     if len(tasks) != len(context.addresses):

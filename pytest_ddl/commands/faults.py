@@ -9,7 +9,7 @@ from typing import Any
 from pytest_ddl.bench.outcome import USAGE, failed
 from pytest_ddl.commands import check
 from pytest_ddl.config import given_options
-from pytest_ddl.training.faults import KINDS, PHASES, Fault, FaultError
+from pytest_ddl.faults.rank.fault import KINDS, PHASES, Fault, FaultError
 
 _KINDS = "\n".join(f"  {kind.name:<11} {kind.summary}" for kind in KINDS.values())
 EPILOG = f"""\

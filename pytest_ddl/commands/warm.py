@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from pytest_ddl.bench.outcome import FAILED, OK
-from pytest_ddl.cluster import warm
+from pytest_ddl.cluster.warm import servers as warm
 from pytest_ddl.commands.frame import conducted
 from pytest_ddl.harness import process_harness
 

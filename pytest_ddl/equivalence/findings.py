@@ -138,7 +138,7 @@ class Finding:
     others: tuple[str, ...] = ()
     """Names of the other variables that the finding is about."""
     also_in: tuple[int, ...] = ()
-    """Later steps whose loss the same formula gives. The finding excuses no loss of another step."""
+    """Later steps whose loss or metric is wrong in the same way. The finding excuses no number of another step."""
     owner: str = ""
     """What the variable belongs to. Findings of one cause with different owners are different findings."""
     follows: bool = False

@@ -19,13 +19,13 @@ from pytest_ddl.equivalence.runs.question import (
     explains_arguments,
     is_whole,
 )
+from pytest_ddl.faults.rank.fault import FaultError
 from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.sweep import Faults, Injector, NotInjectedError, Plan, Sweep, inject, parsed
 from pytest_ddl.faults.tasks import Tasks
 from pytest_ddl.faults.trials import Restarts
 from pytest_ddl.hints import Hint
 from pytest_ddl.items.selection import is_seconds
-from pytest_ddl.training.faults import FaultError
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.verdict.report import Report

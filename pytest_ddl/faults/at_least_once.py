@@ -7,11 +7,11 @@ from dataclasses import replace
 from pytest_ddl.equivalence.checks.parameter_server import counted_updates
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.faults.judging import Judge, begun, judge_trial
+from pytest_ddl.faults.rank.fault import Effect
 from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.faults.verdict import Trial, Verdict, counted
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training import lineage
-from pytest_ddl.training.faults import Effect
 
 _COSTS = (Verdict.EXAMPLES, Verdict.LOST, Verdict.REPLAYED, Verdict.DIVERGED)
 """Verdicts that a closure which ran again may explain."""
@@ -47,7 +47,7 @@ def judge_with_retries(
         fault
         for fault in run.schedule
         if fault.effect in (Effect.ENDS, Effect.CUTS)
-        and fault.task in plain.last.settings.servers
+        and fault.task in plain.last.plan.servers
         and fault.task.startswith("worker")
     }
     if not lost or len(run.attempts) > 1 or trial.verdict not in _COSTS:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
+from pytest_ddl.faults.rank.fault import KINDS
 from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.messages import WHOLE
 from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
 from pytest_ddl.training import lineage
-from pytest_ddl.training.faults import KINDS
 
 _OF_CHECKPOINT = re.compile(r"\.(index|data-\d+-of-\d+)$")
 """Ends of the names of TensorFlow's checkpoint files. Its errors name the prefix before them."""

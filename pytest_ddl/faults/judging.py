@@ -16,12 +16,12 @@ from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.faults import damaged
 from pytest_ddl.faults.clashes import with_clashes
 from pytest_ddl.faults.joining import Joining, equal_bits
+from pytest_ddl.faults.rank.fault import KINDS
+from pytest_ddl.faults.rank.point_log import WRITING, Reached
 from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.faults.unlike import differences, goes_on, other_draws
 from pytest_ddl.faults.verdict import Trial, Verdict
 from pytest_ddl.records import TrainingRecord
-from pytest_ddl.training.faults import KINDS
-from pytest_ddl.training.point_log import WRITING, Reached
 
 Judge = Callable[[TrainingRecord], Report]
 """Function that judges a record of a run under the strategy, as the comparison without faults did."""

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from pytest_ddl.cluster.cluster import Cluster
 from pytest_ddl.equivalence.runs.program import Stuck
+from pytest_ddl.faults.rank import point_log
+from pytest_ddl.faults.rank.fault import KINDS, Effect, Fault
+from pytest_ddl.faults.rank.observer import FaultPlan
 from pytest_ddl.hosts.partitions import Partitions
-from pytest_ddl.training import point_log
-from pytest_ddl.training.faults import KINDS, Effect, Fault
 from pytest_ddl.training.settings import RunSettings
 
 _LATER = {
@@ -40,14 +41,16 @@ class _Pending:
 class Platform:
     """Platform on which one attempt of a program runs. A context manager; leaving it connects all hosts again."""
 
-    def __init__(self, settings: RunSettings, deadline: float, partitions: Partitions | None = None) -> None:
+    def __init__(
+        self, settings: RunSettings, plan: FaultPlan, deadline: float, partitions: Partitions | None = None
+    ) -> None:
         """Prepare for an attempt.
 
         :param deadline: end of the attempt, on the clock of :func:`time.monotonic`.
         :param partitions: way to cut hosts off, if there is one.
         """
         self._partitions = partitions
-        self._settings = settings
+        self._settings, self._plan = settings, plan
         self._deadline = deadline
         self.ends: dict[str, int | None] = {}
         """Fault that ended a server -> exit status of its process."""
@@ -62,17 +65,17 @@ class Platform:
 
     def watching(self, cluster: Cluster, stuck: Stuck | None) -> Stuck:
         """Return the callback with which a cluster lets the platform act while the ranks work."""
-        if self._settings.writes:
+        if self._plan.writes:
             cluster.retired = cluster.retired or "the system calls of its processes are filtered"
-        if self._settings.faults:
+        if self._plan.faults:
             # A delay of one rank, or a handler of a signal, may outlive the attempt.
             cluster.retired = cluster.retired or "a fault was injected into it"
         self._cluster, self._stuck = cluster, stuck
         tasks = [str(task) for task in cluster.tasks]
         self._pending = [
             _Pending(fault, tasks.index(fault.task), self._log_of(tasks.index(fault.task), cluster.num_ranks))
-            for fault in self._settings.faults
-            if fault.task in self._settings.servers
+            for fault in self._plan.faults
+            if fault.task in self._plan.servers
             or (fault.task in tasks and (fault.kind in _LATER or KINDS[fault.kind].network))
         ]
         self._until = 0.0
@@ -97,7 +100,7 @@ class Platform:
                 if self._partitions is not None and KINDS[fault.kind].of_host:
                     self._partitions.cut(self._cluster.reservation, pending.index, fault.duration)
                     point_log.confirmation(pending.path, fault).touch()
-                elif fault.task in self._settings.servers and not KINDS[fault.kind].network:
+                elif fault.task in self._plan.servers and not KINDS[fault.kind].network:
                     self._strike_server(pending)
             self._until = max(self._until, pending.at + fault.duration)
             if fault.kind not in _LATER or str(fault) in self.ends:

@@ -11,14 +11,15 @@ from pytest_ddl.equivalence.runs.program import Program
 from pytest_ddl.equivalence.runs.question import ArgumentError
 from pytest_ddl.faults.at_least_once import judge_with_retries
 from pytest_ddl.faults.joining import equal_bits
+from pytest_ddl.faults.rank.fault import KINDS, PHASES, Effect, Fault, FaultError, Point
+from pytest_ddl.faults.rank.observer import FaultPlan
+from pytest_ddl.faults.rank.point_log import Reached
 from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.tasks import Tasks
 from pytest_ddl.faults.trials import Restarts, Schedule, TrialRun, points_of, run_trial
 from pytest_ddl.faults.verdict import Trial, Verdict
 from pytest_ddl.messages import did_you_mean
 from pytest_ddl.training import lineage
-from pytest_ddl.training.faults import KINDS, PHASES, Effect, Fault, FaultError, Point
-from pytest_ddl.training.point_log import Reached
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -112,8 +113,8 @@ class Injector:
         :raises ArgumentError: if the program cannot be interrupted in this way.
         :raises NotInjectedError: if the run fails, or is another one than the one that was compared.
         """
-        self.settings = replace(self.settings, points=True, writes=writes, servers=self.tasks.servers)
-        self.plain: TrialRun = run_trial(self.program, self.settings, (), Restarts(0), self.timeout)
+        self.plan = FaultPlan(writes=writes, servers=self.tasks.servers)
+        self.plain: TrialRun = run_trial(self.program, self.settings, self.plan, (), Restarts(0), self.timeout)
         attempt = self.plain.last.attempt
         errors = [rank.error for rank in attempt.ranks if rank.error is not None]
         if errors:
@@ -141,7 +142,7 @@ class Injector:
     def trial(self, schedule: Schedule) -> Trial:
         """Return the verdict of a schedule. Each schedule is run once."""
         if schedule not in self._made:
-            run = run_trial(self.program, self.settings, schedule, self.restarts, self.timeout, self.place)
+            run = run_trial(self.program, self.settings, self.plan, schedule, self.restarts, self.timeout, self.place)
             self._made[schedule] = judge_with_retries(
                 run, self.plain, self.baseline, self.comparison.reference, self.judge, self.repeatable
             )

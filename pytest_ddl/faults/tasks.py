@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_ddl.training.faults import KINDS, Fault, FaultError
+from pytest_ddl.faults.rank.fault import KINDS, Fault, FaultError
 
 if TYPE_CHECKING:
     from pytest_ddl.strategies.registry import StrategyRegistry

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from pytest_ddl.cluster.cluster import Fate
 from pytest_ddl.equivalence.runs.program import Attempt, Program
 from pytest_ddl.faults.platform import Platform
+from pytest_ddl.faults.rank import RELAYED, point_log
+from pytest_ddl.faults.rank.fault import KINDS, Effect, Fault
+from pytest_ddl.faults.rank.observer import FaultPlan
+from pytest_ddl.faults.rank.point_log import Reached
 from pytest_ddl.hosts.partitions import Partitions
-from pytest_ddl.training import point_log
-from pytest_ddl.training.faults import KINDS, RELAYED, Effect, Fault
-from pytest_ddl.training.point_log import Reached
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class TrialAttempt:
     points: tuple[tuple[Reached, ...], ...]
     spec: StrategySpec
     settings: RunSettings
+    plan: FaultPlan = field(default_factory=FaultPlan)
     ends: Mapping[str, int | None] = field(default_factory=dict)
     """Fault that ended a server -> exit status of its process."""
 
@@ -75,14 +77,14 @@ class TrialAttempt:
         """Return why it is not proved that each fault struck and had its effect; an empty text if it is."""
         struck = {str(one.struck) for one in self.struck}
         tasks = [answer.task for answer in self.attempt.answers]
-        for fault in self.settings.faults:
-            rank = 0 if fault.task in self.settings.servers else tasks.index(fault.task)
+        for fault in self.plan.faults:
+            rank = 0 if fault.task in self.plan.servers else tasks.index(fault.task)
             if str(fault) not in struck:
                 if KINDS[fault.kind].network and any(one.point == fault.point for one in self.points[rank]):
                     return f"{fault.task} had no open connection at the point of {fault}"
                 last = self.points[rank][-1].point if self.points[rank] else "none"
                 return f"the point of {fault} was not reached; the last point of {tasks[rank]} was '{last}'"
-            if fault.task in self.settings.servers:
+            if fault.task in self.plan.servers:
                 status = self.ends.get(str(fault))
                 if fault.effect is Effect.ENDS and status not in _STATUS_OF_SERVER[fault.kind]:
                     return f"{fault} struck, but the server ended with status {status}"
@@ -133,11 +135,18 @@ class TrialRun:
 
 
 def run_trial(
-    program: Program, settings: RunSettings, schedule: Schedule, restarts: Restarts, timeout: float, place: str = ""
+    program: Program,
+    settings: RunSettings,
+    plan: FaultPlan,
+    schedule: Schedule,
+    restarts: Restarts,
+    timeout: float,
+    place: str = "",
 ) -> TrialRun:
     """Run a program until it ends without a failure, or cannot be started again.
 
     :param settings: those of the uninterrupted run, with its lineage.
+    :param plan: what to log, and the servers; the faults of each attempt are those of the schedule.
     :param timeout: seconds for each attempt.
     :param place: words before the description that a terminal shows.
     """
@@ -148,23 +157,22 @@ def run_trial(
             number = len(attempts) + 1
             faults = tuple(fault for fault in schedule if fault.attempt == number)
             spec = restarts.on if restarts.on is not None and number > 1 else program.question.spec
-            writes = settings.writes and (not schedule or any(fault.point.detail == "write" for fault in faults))
+            writes = plan.writes and (not schedule or any(fault.point.detail == "write" for fault in faults))
             outside = any(KINDS[fault.kind].of_host for fault in faults)
             partitions = Partitions.over(program.harness.pool.launcher) if outside else None
             cut_outside = partitions is not None
-            own = replace(
-                settings, tmp_path=folder, attempt=number, faults=faults, writes=writes, cut_outside=cut_outside
-            )
+            own_plan = replace(plan, faults=faults, writes=writes, cut_outside=cut_outside)
+            own = replace(settings, tmp_path=folder, attempt=number, points=own_plan)
             timed = replace(program, deadline=time.monotonic() + timeout)
             program.harness.show(f"{place}{', then '.join(map(str, faults)) or 'without a fault'} (attempt {number})")
-            platform = Platform(own, timed.deadline, partitions)
+            platform = Platform(own, own_plan, timed.deadline, partitions)
             relayed = {f.task for f in faults if KINDS[f.kind].network and not f.is_outside(cut_outside)}
             environ = {RELAYED: ",".join(sorted(relayed))} if relayed else {}
             with platform:
                 attempt = timed.attempt(spec, own, fresh=writes, environ=environ, watch=platform.watching)
             ranks = range(len(attempt.ranks))
             points = tuple(point_log.read(point_log.path_of(folder, number, rank)) for rank in ranks)
-            attempts.append(TrialAttempt(attempt, points, spec, own, platform.ends))
+            attempts.append(TrialAttempt(attempt, points, spec, own, own_plan, platform.ends))
             interrupted = attempts[-1].failed and attempts[-1].struck
             if not interrupted or number > restarts.at_most:
                 return TrialRun(schedule, tuple(attempts), started)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pytest_ddl.equivalence.findings import Finding
-from pytest_ddl.training.faults import Fault
+from pytest_ddl.faults.rank.fault import Fault
 
 
 class Verdict(str, Enum):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from pytest_ddl.faults.rank.fault import KINDS, Fault, FaultError, Point
 from pytest_ddl.faults.trials import Schedule
-from pytest_ddl.training.faults import KINDS, Fault, FaultError, Point
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class FaultGenerator:
 def faults(kinds: Sequence[str] = ("kill",), *, at_most: int = 2, examples: int = 20, seed: int = 0) -> FaultGenerator:
     """Return a generator of schedules with faults at the points of the program, each in an attempt of its own.
 
-    :param kinds: kinds of faults, of :data:`pytest_ddl.training.faults.KINDS`, except those of single writes.
+    :param kinds: kinds of faults, of :data:`pytest_ddl.faults.rank.fault.KINDS`, except those of single writes.
     :param at_most: maximum number of faults in a schedule, at least 1.
     :param examples: maximum number of schedules to try. Each takes two or more runs of the program.
     :param seed: seed of the choice, so that a run can be repeated.

@@ -44,14 +44,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.cluster import imported_files, session_folder
-from pytest_ddl.cluster.doors import DOORS
+from pytest_ddl.cluster import session_folder
 from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.cluster.local_process import LocalProcess
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.relocating import PLACES, Places
 from pytest_ddl.cluster.resources import PortLease
 from pytest_ddl.cluster.sending import send
+from pytest_ddl.cluster.state import imported_files
+from pytest_ddl.cluster.state.imported_files import DOORS
 from pytest_ddl.hosts import copies, questions
 from pytest_ddl.hosts.tunnels import Tunnels
 

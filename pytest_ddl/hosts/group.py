@@ -17,9 +17,10 @@ from typing import Any
 
 import execnet
 
-from pytest_ddl.cluster import imported_files, session_folder, user_modules
+from pytest_ddl.cluster import session_folder
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.relocating import Places
+from pytest_ddl.cluster.state import imported_files, user_modules
 from pytest_ddl.hosts import preflight, questions
 from pytest_ddl.hosts.agent import BEAT
 from pytest_ddl.hosts.checked import command_of, hosts_of

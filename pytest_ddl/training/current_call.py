@@ -21,6 +21,8 @@ class _Current(threading.local):
     number: Any = None
     applying: int = 0
     """Depth of calls of an optimizer's own code."""
+    scheduling: int = 0
+    """Depth of calls that schedule a closure, in which TensorFlow traces it."""
 
     def __init__(self) -> None:
         self.reads: Counter[int] = Counter()
@@ -52,7 +54,7 @@ def number() -> Any:
     if found is None or tf.executing_eagerly():
         return found
     own, graph = getattr(found, "graph", None), tf.compat.v1.get_default_graph()
-    while graph is not own and _is_of_control_flow(graph):
+    while graph is not own and is_of_control_flow(graph):
         graph = graph.outer_graph
     return found if graph is own else None
 
@@ -62,14 +64,30 @@ def is_unknown() -> bool:
     return _current.number is not None and number() is None
 
 
+@contextmanager
+def scheduling() -> Iterator[None]:
+    """Mark that this thread schedules a closure."""
+    _current.scheduling += 1
+    try:
+        yield
+    finally:
+        _current.scheduling -= 1
+
+
+def in_closure() -> bool:
+    """Return whether a closure that a coordinator runs is traced, or a replica function."""
+    return _current.scheduling > 0 or _current.number is not None
+
+
 def in_branch() -> bool:
     """Return whether a branch or a loop of the call is traced, which may run never or several times."""
     import tensorflow as tf
 
-    return not tf.executing_eagerly() and _is_of_control_flow(tf.compat.v1.get_default_graph())
+    return not tf.executing_eagerly() and is_of_control_flow(tf.compat.v1.get_default_graph())
 
 
-def _is_of_control_flow(graph: Any) -> bool:
+def is_of_control_flow(graph: Any) -> bool:
+    """Return whether a graph is that of a branch or a loop."""
     return any(owner.__name__ == _CONTROL_FLOW for owner in type(graph).__mro__)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.training import adapter
+from pytest_ddl.training.host_generators import HostGenerators, seed_by_rank
 from pytest_ddl.training.replacing import Replacements
 from pytest_ddl.training.settings import RunSettings
 
@@ -34,18 +35,27 @@ def keras_modules() -> list[Any]:
 
 
 @contextmanager
-def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
+def prepared(settings: RunSettings, rank: int = 0, generators: HostGenerators | None = None) -> Iterator[WidePolicies]:
     """Set seeds, precision and a clean Keras state for one run, and restore everything afterwards.
 
     Yield the dtype policies that were replaced.
 
     All ranks get the same seeds, except ``tf.data``. On a real cluster nobody seeds TensorFlow for the program, so
     an unseeded ``shuffle()`` has a different order on every worker.
+
+    :param generators: notices what the program draws from the generators of Python and NumPy.
     """
     import tensorflow as tf
 
     eager = tf.config.functions_run_eagerly()
     policies = WidePolicies(settings.precision)
+    generators = generators or HostGenerators()
+    tf_seed = settings.seed + _APART
+
+    def prepare_late(module: Any) -> None:
+        with generators.paused():
+            _prepare_late(module, settings, floats, policies)
+
     with _generators_kept():
         floats = [_FloatState(module) for module in keras_modules()]
         # The previous run has collected its own garbage.
@@ -58,11 +68,14 @@ def prepared(settings: RunSettings, rank: int = 0) -> Iterator[WidePolicies]:
             for module in keras_modules():
                 _seed(module, settings, policies)
             # No program would choose this seed, so a program that seeds TensorFlow itself can be recognized.
-            tf.random.set_seed(settings.seed + _APART)
+            tf.random.set_seed(tf_seed)
+            if settings.seeds_by_rank:
+                seed_by_rank(settings.seed, rank)
             with (
                 policies,
-                adapter.unseeded_data_apart(rank, settings.seed + _APART),
-                on_import("tf_keras", lambda module: _prepare_late(module, settings, floats, policies)),
+                generators.watched(tf_seed),
+                adapter.unseeded_data_apart(rank, tf_seed),
+                on_import("tf_keras", prepare_late),
             ):
                 yield policies
         finally:

@@ -15,9 +15,10 @@ from pytest_ddl.records import ErrorRecord, RankRecord
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.strategies.parameter_server import join_scheduled
 from pytest_ddl.tracebacks import Frame, own_frame, package_of
-from pytest_ddl.training import environment, layouts
+from pytest_ddl.training import environment, layouts, notice
 from pytest_ddl.training.callback_ops import refuses_callbacks
 from pytest_ddl.training.coordinator import uses_coordinator
+from pytest_ddl.training.host_generators import HostGenerators
 from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.recorder import Recorder
 from pytest_ddl.training.replica_arguments import ReplicaArguments
@@ -26,7 +27,9 @@ from pytest_ddl.training.run import RestartRequested, Run
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.whole import as_one_step
 
-_OWN = os.path.dirname(__file__) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_OWN = (os.path.join(_PACKAGE, "training", ""), os.path.join(_PACKAGE, "faults", ""))
+"""Folders of this package whose code calls the program, or is called by it."""
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -35,7 +38,7 @@ def execute(
 ) -> RankRecord:
     """Call ``train(run)`` and return its record, which includes an error of the program.
 
-    :param observers: what observes the run; without ``settings.observe`` only those that observe no batches.
+    :param observers: what observes the run, if ``settings.observe`` is true.
     """
     if settings.without_strategy:
         import tensorflow as tf
@@ -46,7 +49,8 @@ def execute(
         settings = replace(settings, observe=False)
     record, error = _attempt(train, settings, context, observers)
     # An injected exception in a callback looks like one.
-    if error is None or not settings.observe or settings.faults or not refuses_callbacks(error):
+    disturbed = settings.points is not None and settings.points.disturbs
+    if error is None or not settings.observe or disturbed or not refuses_callbacks(error):
         return record
     again, second = _attempt(train, replace(settings, observe=False), context, observers)
     if second is not None and refuses_callbacks(second):
@@ -61,22 +65,24 @@ def _attempt(
 ) -> tuple[RankRecord, BaseException | None]:
     recorder = Recorder(settings, context)
     arguments = ReplicaArguments(settings, uses_coordinator(context.strategy))
+    generators = HostGenerators(context.rank if settings.seeds_by_rank else 0)
     failure: BaseException | None = None
     described: ErrorRecord | None = None
     with ExitStack() as stack:
         stack.enter_context(layouts.fresh(context.strategy))
-        policies = stack.enter_context(environment.prepared(settings, context.rank))
+        policies = stack.enter_context(environment.prepared(settings, context.rank, generators))
         stack.enter_context(environment.whole_products())
         stack.enter_context(recorder.creations.observed())
         recorder.creations.traces = settings.observe
+        notice.renew()
+        points = () if settings.points is None else (settings.points.observer(settings, context, recorder),)
         if settings.observe:
-            recorder.observers = tuple(make(settings, context, recorder) for make in observers)
+            recorder.observers = (*(make(settings, context, recorder) for make in observers), *points)
             stack.enter_context(observed(context.strategy, recorder.consumption, recorder.observers, arguments))
         else:
             recorder.note(NoteKind.BATCHES, "the batches of the replicas were not observed")
-            for make in observers:
-                if make.without_batches:
-                    stack.enter_context(make(settings, context, recorder).installed())
+            for observer in points:
+                stack.enter_context(observer.installed())
         try:
             run = Run(settings, context, recorder)
             train(run)
@@ -89,6 +95,8 @@ def _attempt(
         except (Exception, SystemExit) as error:
             failure, described = error, _describe(error, recorder.completed, train)
         record = recorder.rank_record(described, environment.versions())
+        if generators.unseeded:
+            record = replace(record, facts={**record.facts, "unseeded": generators.unseeded})
     calls = arguments.kept()
     if calls is not None and (settings.keep_calls or record.asynchronous):
         record = replace(record, facts={**record.facts, "calls": calls})

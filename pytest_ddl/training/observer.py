@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training.lines import Lines
-from pytest_ddl.training.point_log import Points
+from pytest_ddl.training.points import PointListener
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.watching import Watched
 
@@ -21,7 +21,7 @@ class Recording(Protocol):
     epochs_as_steps: bool
     observers: tuple[Observer, ...]
     lines: Lines
-    points: Points | None
+    points: PointListener | None
 
     @property
     def completed(self) -> int: ...
@@ -39,9 +39,6 @@ class Observer:
     every call. To record something in every *execution*, add an operation to the graph
     (:func:`~pytest_ddl.training.callback_ops.add_callback`).
     """
-
-    without_batches = False
-    """True if it also observes a run whose batches are not observed. Then only :meth:`installed` is called."""
 
     def __init__(self, settings: RunSettings, context: RankContext, recorder: Recording) -> None:
         self.settings = settings

@@ -30,7 +30,7 @@ from pytest_ddl.training.data import move_by_ulp
 from pytest_ddl.training.lines import FIT, LOSS, TRAIN, VALUE, Lines
 from pytest_ddl.training.listener import StepListener
 from pytest_ddl.training.observer import Observer
-from pytest_ddl.training.point_log import Points
+from pytest_ddl.training.points import PointListener
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.watching import Watched, Watcher
 
@@ -76,8 +76,8 @@ class Recorder(StepListener):
         self._place = lineage.Place(settings.lineage)
         self._began = False
         """True if a loop or an epoch began."""
-        self.points: Points | None = None
-        """Log of the points at which faults can strike; ``None`` if the run logs none."""
+        self.points: PointListener | None = None
+        """Listener to the points of the run; ``None`` if nothing follows them."""
 
     @property
     def completed(self) -> int:

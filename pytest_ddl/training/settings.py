@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_ddl.records import Array
-from pytest_ddl.training.faults import Fault
 from pytest_ddl.training.places import Places
+from pytest_ddl.training.points import PointPlan
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ class RunSettings:
     steps: int | None = None
     """``run.steps_limit``: number of steps after which loops end. ``None`` means that they end with the data."""
     seed: int = 0
+    seeds_by_rank: bool = False
+    """True to give the generators of each process other numbers on each rank, as on a real cluster."""
     precision: str = "native"
     """``float64`` (Keras floatx, dtype policies and floating data become float64), ``float32`` (only half precision
     dtype policies are replaced) or ``native``."""
@@ -149,16 +151,8 @@ class RunSettings:
     """
     places: Places | None = None
     """Places of the examples, by which random numbers are the same in both runs; only with ``random``."""
-    points: bool = False
-    """True to log the points of the run at which faults can strike."""
-    writes: bool = False
-    """True to log the changes of files in each save too, which costs a helper process."""
-    faults: tuple[Fault, ...] = ()
-    """Faults that strike in this attempt, of all tasks."""
-    servers: tuple[str, ...] = ()
-    """Tasks that run no program. They are struck at points of the first rank."""
-    cut_outside: bool = False
-    """True if the platform cuts the host of a task off for a partition, and not a relay."""
+    points: PointPlan | None = None
+    """Plan to follow the points of the run; ``None`` if nothing follows them."""
     lineage: tuple[tuple[int, frozenset[str]], ...] = ()
     """Step of the uninterrupted run -> digests of the values of its trainable variables on this rank.
 

@@ -126,9 +126,11 @@ def _refuse_unseen(report: Report) -> None:
     :raises UndecidedError: with the line to add.
     """
     reference, distributed = report.reference, report.distributed
-    errors = [error for record in (reference, distributed) if record is not None for _rank, error in record.errors]
+    raised = [pair for record in (reference, distributed) if record is not None for pair in record.errors]
+    errors = [error for _rank, error in raised]
     if report.findings and report.findings[0].cause == _UNSUPPORTED:
-        known = [limitation for limitation in map(known_limitation, errors) if limitation is not None]
+        found = (known_limitation(error, rank.optimizers) for rank, error in raised)
+        known = [limitation for limitation in found if limitation is not None]
         of_keras = all(limitation.of_keras for limitation in known)
         raise UndecidedError(report.findings[0].message + (f" ({_OTHER_KERAS})" if of_keras else ""))
     if reference is not None and reference.refused is not None:

@@ -77,6 +77,36 @@ def test_what_is_repeated_and_lost_is_named() -> None:
     assert [finding.cause for finding in result.findings] == ["examples-duplicated", "examples-dropped"]
 
 
+def scheduled(steps: Steps, **facts: Any) -> TrainingRecord:
+    """A run in which a coordinator had two workers take these steps, and each read the data by itself."""
+    record = consumed(steps)
+    rank = replace(record.ranks[0], asynchronous=True, facts={"workers": 2, "data_of_workers": True, **facts})
+    return replace(record, ranks=(rank,))
+
+
+def test_workers_of_a_coordinator_may_each_read_all_of_the_data() -> None:
+    reference, distributed = consumed(WHOLE), scheduled(one([0, 1, 2, 3], [3, 2, 1, 0]))
+    result = check_data_cover(Comparison(reference, distributed, Tolerance(reference)))
+    assert [finding.cause for finding in result.findings] == ["examples-duplicated", "examples-dropped"]
+    assert all(finding.approximation for finding in result.findings)
+
+
+@pytest.mark.parametrize(
+    "distributed",
+    [
+        scheduled(one([0, 1, 2, 3], [3, 2, 1, 0]), data_of_workers=False),
+        scheduled(one([0, 1, 2, 3], [3, 2, 1, 9])),
+        scheduled(one([0, 0, 0, 1], [1, 2, 3, 4])),
+    ],
+    ids=["one dataset for all", "another example", "one worker repeats"],
+)
+def test_examples_that_no_worker_of_a_coordinator_may_repeat_fail(distributed: TrainingRecord) -> None:
+    reference = consumed(WHOLE)
+    result = check_data_cover(Comparison(reference, distributed, Tolerance(reference)))
+    assert result.findings
+    assert not any(finding.approximation for finding in result.findings)
+
+
 def test_the_same_batch_on_every_replica_is_named() -> None:
     reference, distributed = consumed(WHOLE), consumed([[[0, 1], [0, 1]], [[2, 3], [2, 3]]])
     result = check_data_cover(Comparison(reference, distributed, Tolerance(reference)))

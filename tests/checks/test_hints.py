@@ -45,7 +45,7 @@ OF_RUN = {
     "training/recorder.py": "errors of run.value, for its caller",
     "training/coordinator.py": "errors of run.steps, for its caller",
     "training/fitting.py": "an error of measure, whose program has a run",
-    "training/faults.py": "a kind of fault, and try injects none",
+    "faults/rank/fault.py": "a kind of fault, and try injects none",
     "faults/sweep.py": "an error of faults=, and try injects none",
     "notes.py": "kinds of notes, which no message shows",
 }

@@ -318,3 +318,55 @@ def test_a_mean_that_each_replica_counts_by_itself_is_accounted_for(records: Any
     report = judge(ours, theirs)
     assert report.passed, str(report)
     assert report.ledger.compared == len(report.ledger.entries)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "verdict"),
+    [
+        (lambda value, _step: 2 * value, "pass"),
+        (lambda value, _step: value + 3, "pass"),
+        (lambda value, step: value + 3 if step > 1 else value, "pass"),
+        (lambda value, step: 2 * value if step < 3 else 5 * value, "inconclusive"),
+        (lambda value, step: 2 * value if step < 3 else 0 * value, "inconclusive"),
+        (lambda value, step: value + step, "inconclusive"),
+        (lambda value, step: 2 * value if step < 3 else float("nan"), "inconclusive"),
+    ],
+)
+def test_a_declared_wrong_value_excuses_later_ones_that_are_wrong_alike(records: Any, wrong: Any, verdict: str) -> None:
+    reference, distributed = (
+        with_values(record, lambda _rank, step: {"score": float(step * step)}) for record in records
+    )
+    distributed = with_values(distributed, lambda _rank, step: {"score": wrong(float(step * step), step)})
+    assert judge(reference, distributed).verdict == "fail"
+    assert judge(reference, distributed, expect=["metric-wrong"]).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("parts", "verdict"),
+    [
+        (lambda step: [(9.0 * step, 24.0 * step)] * 2, "pass"),
+        (lambda step: [(9.0 * step, 24.0 * step)] * 2 if step < 3 else [(5.0, 7.0)] * 2, "inconclusive"),
+        (lambda step: [(halves(step)[0][0], 12.0 * step), (halves(step)[1][0] + step * step, 0.0)], "inconclusive"),
+    ],
+)
+def test_declared_wrong_state_excuses_later_state_that_is_wrong_alike(records: Any, parts: Any, verdict: str) -> None:
+    reference, distributed = records
+    reference, distributed = with_metric(reference, whole), with_metric(distributed, parts)
+    assert judge(reference, distributed).verdict == "fail"
+    assert judge(reference, distributed, expect=["metric-wrong"]).verdict == verdict
+
+
+def test_state_of_one_replica_is_wrong_alike_in_all_steps(records: Any) -> None:
+    """The program reads the first replica's state, and the sum of both is right, in other shares in each step."""
+    reference, distributed = records
+    distributed = with_metric(
+        distributed, lambda step: [(float(step * step) / 9, 2.0 * step), (4.0 * step - step * step / 9, 10.0 * step)]
+    )
+    variables = tuple(
+        replace(one, aggregation="none") if one.index == TOTAL else one for one in distributed.ranks[0].variables
+    )
+    ranks = tuple(replace(rank, variables=variables) for rank in distributed.ranks)
+    distributed = replace(distributed, ranks=ranks)
+    reference = with_metric(reference, whole)
+    assert judge(reference, distributed).verdict == "fail"
+    assert judge(reference, distributed, expect=["metric-wrong"]).passed

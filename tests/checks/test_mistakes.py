@@ -7,7 +7,11 @@ from dataclasses import replace
 import pytest
 from simulated_training import Program, pair
 
-from pytest_ddl.equivalence.diagnosis.limitations import SYNCHRONIZED_IN_A_BRANCH, known_limitation
+from pytest_ddl.equivalence.diagnosis.limitations import (
+    AVERAGES_IN_A_BRANCH,
+    SYNCHRONIZED_IN_A_BRANCH,
+    known_limitation,
+)
 from pytest_ddl.equivalence.diagnosis.mistakes import (
     KERAS_LOOP_IN_RUN,
     STATE_OF_THE_GLOBAL_BATCH,
@@ -15,7 +19,7 @@ from pytest_ddl.equivalence.diagnosis.mistakes import (
     known_mistake,
 )
 from pytest_ddl.equivalence.verdict.judge import judge
-from pytest_ddl.records import ErrorRecord
+from pytest_ddl.records import ErrorRecord, OptimizerRecord
 
 USER = ("/project/train.py", "step")
 RUN = ("/venv/site-packages/tensorflow/python/distribute/distribute_lib.py", "run")
@@ -97,6 +101,15 @@ def test_a_mistake_of_the_program_on_one_device_says_what_to_do_too() -> None:
     report = judge(replace(reference, ranks=(replace(reference.ranks[0], error=error),)), distributed)
     assert report.verdict == "inconclusive"
     assert "Look at /project/train.py:7. Call fit, evaluate, predict" in " ".join(str(report).split())
+
+
+def test_the_condition_of_an_average_that_overwrites_is_that_of_keras() -> None:
+    quoted = f"{MERGE}\nargs=('<function BaseOptimizer._backend_apply_gradients.<locals>.<lambda> at 0x7f>',)"
+    average = OptimizerRecord("SGD", {"use_ema": True, "ema_overwrite_frequency": 2})
+    kept = OptimizerRecord("SGD", {"use_ema": True, "ema_overwrite_frequency": None})
+    assert known_limitation(raised(quoted, USER, OPTIMIZER), (average,)) is AVERAGES_IN_A_BRANCH
+    assert known_limitation(raised(quoted, USER, OPTIMIZER), (kept,)) is SYNCHRONIZED_IN_A_BRANCH
+    assert known_limitation(raised(MERGE, USER, OPTIMIZER), (average,)) is SYNCHRONIZED_IN_A_BRANCH
 
 
 @pytest.mark.parametrize("frames", [(USER, OPTIMIZER), (USER, CONVERTED)], ids=["optimizer", "all-reduce"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pytest_ddl.cluster.reach import Reach
+from pytest_ddl.cluster.state.reach import Reach
 
 
 class Link:

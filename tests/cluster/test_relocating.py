@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ddl.cluster import imported_files, pickling, relocating
+from pytest_ddl.cluster import pickling, relocating
 from pytest_ddl.cluster.relocating import Places
+from pytest_ddl.cluster.state import imported_files
 from pytest_ddl.cluster.worker import Worker
 
 PLACES = Places(("/home/ada/work", "/data/ada"), "/tmp/pytest-ddl-1/work", ("/home/ada/work/venv",))

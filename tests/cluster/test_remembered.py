@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from pytest_ddl.cluster import parameters
-from pytest_ddl.cluster.remembered import Remembered
+from pytest_ddl.cluster.state.remembered import Remembered
 
 
 class Options:

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.cluster import ship, user_modules
+from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.ship import ShippingError
+from pytest_ddl.cluster.state import user_modules
 
 counter = 0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_ddl.cluster.user_files import is_user_file
+from pytest_ddl.cluster.state.user_files import is_user_file
 
 
 def test_packages_that_are_installed_elsewhere_are_not_the_users(

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.cluster import warm
 from pytest_ddl.cluster.file_lock import locked
 from pytest_ddl.cluster.handle import ClusterHandle
 from pytest_ddl.cluster.local_launcher import LocalLauncher
+from pytest_ddl.cluster.warm import servers as warm
+from pytest_ddl.cluster.warm.zygotes import WarmZygotes
 from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness, built_in_launchers
 from pytest_ddl.items.selection import DdlMark
@@ -61,7 +62,7 @@ def launcher(
     server: tuple[warm.Server, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[LocalLauncher]:
     monkeypatch.setenv("XDG_RUNTIME_DIR", server[1])
-    launcher = LocalLauncher(os.environ, tmp_path / "session", warm=True)
+    launcher = LocalLauncher(os.environ, tmp_path / "session", warm=WarmZygotes())
     yield launcher
     launcher.close()
 
@@ -257,7 +258,8 @@ OWNER = """
 import os, signal, sys
 from pathlib import Path
 from pytest_ddl.cluster.local_launcher import LocalLauncher
-launcher = LocalLauncher(os.environ, Path(sys.argv[1]), warm=True)
+from pytest_ddl.cluster.warm.zygotes import WarmZygotes
+launcher = LocalLauncher(os.environ, Path(sys.argv[1]), warm=WarmZygotes())
 print(launcher._process.pid, type(launcher._process).__name__, flush=True)
 signal.pause()
 """
@@ -286,7 +288,7 @@ def test_killed_server_leaves_its_zygotes(home: Path, tmp_path: Path) -> None:
     key = warm.key_of(os.environ)
     warm.start(key, os.environ)
     pid = warm.wait_until_ready(key).pid
-    launcher = LocalLauncher(os.environ, tmp_path / "session", warm=True)
+    launcher = LocalLauncher(os.environ, tmp_path / "session", warm=WarmZygotes())
     zygote = launcher._process
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not runs(pid), "the server runs")
@@ -296,7 +298,7 @@ def test_killed_server_leaves_its_zygotes(home: Path, tmp_path: Path) -> None:
     launcher.close()
     assert not runs(zygote.pid)
     # The next run finds no server and leaves one.
-    launcher = LocalLauncher(os.environ, tmp_path / "next", warm=True)
+    launcher = LocalLauncher(os.environ, tmp_path / "next", warm=WarmZygotes())
     assert not isinstance(launcher._process, warm.WarmZygote)
     launcher.close()
 

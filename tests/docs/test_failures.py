@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.cluster import warm
+from pytest_ddl.cluster.warm import servers as warm
 from pytest_ddl.equivalence.causes import CAUSES
 from tests.docs.failures.page import HEAD, PAGE, check, report_of, section, sections
 from tests.docs.failures.programs import FAILURES, Failure

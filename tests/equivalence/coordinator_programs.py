@@ -238,6 +238,79 @@ def writes_its_sum_back(run):
     _adds_up(run, lambda total, before, more: total.assign(before + more))
 
 
+def _averages(run, change, watched=True, waits=True):
+    """Keep a value of the batches in a variable beside the weights."""
+    model, optimizer, _step = _keras(run)
+    with run.strategy.scope():
+        kept = tf.Variable(tf.zeros((FEATURES,)), trainable=False, name="kept")
+        begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
+    run.watch(model=model, optimizer=optimizer, variables=[kept] if watched else [])
+
+    @tf.function
+    def step(iterator):
+        def replica_step(batch):
+            x, y = (tf.cast(part, model.compute_dtype) for part in batch)
+            before = kept.read_value()
+            with tf.control_dependencies([before]):
+                turns = _wait_for_another(begun) if waits and is_coordinated(run) else 0
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x) - y))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            slow = tf.cast(turns, kept.dtype) * 0.0
+            change(kept, before, tf.reduce_mean(tf.cast(x, kept.dtype), axis=0) + slow)
+
+        run.strategy.run(replica_step, args=(next(iterator),))
+
+    if is_coordinated(run):
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
+        iterator = iter(coordinator.create_per_worker_dataset(lambda: _shuffled(run)))
+        for _ in range(STEPS):
+            coordinator.schedule(step, args=(iterator,))
+        coordinator.join()
+    else:
+        iterator = iter(_shuffled(run))
+        for _ in range(STEPS):
+            step(iterator)
+    run.record()
+
+
+def writes_a_moving_average_back(run):
+    _averages(run, lambda kept, before, mean: kept.assign(0.9 * before + 0.1 * mean))
+
+
+def writes_an_unwatched_average_back(run):
+    _averages(run, lambda kept, before, mean: kept.assign(0.9 * before + 0.1 * mean), watched=False)
+
+
+def writes_a_moving_average_back_in_turn(run):
+    _averages(run, lambda kept, _before, mean: kept.assign(0.9 * kept + 0.1 * mean), waits=False)
+
+
+def keeps_the_largest(run):
+    def change(kept, _before, mean):
+        if tf.reduce_max(mean) > tf.reduce_max(kept):
+            kept.assign(mean)
+
+    _averages(run, change, waits=False)
+
+
+def keeps_the_latest(run):
+    _averages(run, lambda kept, _before, mean: kept.assign(mean), watched=False)
+
+
+def keeps_the_latest_of_one_sign(run):
+    def change(kept, _before, mean):
+        if tf.reduce_max(mean) > 0:
+            kept.assign(mean)
+
+    _averages(run, change, watched=False, waits=False)
+
+
+def moves_an_average_by_differences(run):
+    _averages(run, lambda kept, before, mean: kept.assign_sub(0.1 * (before - mean)), watched=False)
+
+
 def consumes_examples_of_its_own(run):
     """Under the coordinator, the features are not scaled as on one device."""
     scale = 0.1 if is_coordinated(run) else 1.0

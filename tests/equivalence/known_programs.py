@@ -23,10 +23,12 @@ def _set(run: Any, *arrays: np.ndarray) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(arrays).batch(run.global_batch_size)
 
 
-def _fit(run: Any, layers: Callable[[], list[Any]] = list, *, data: Any = None, loss: Any = "mse") -> None:
+def _fit(
+    run: Any, layers: Callable[[], list[Any]] = list, *, data: Any = None, loss: Any = "mse", **of_optimizer: Any
+) -> None:
     with run.strategy.scope():
         model = keras.Sequential([keras.Input((FEATURES,)), *layers(), LAYERS.Dense(1)])
-        model.compile(keras.optimizers.Adam(0.01), loss)
+        model.compile(keras.optimizers.Adam(0.01, **of_optimizer), loss)
     run.watch(model=model)
     run.fit(model, data or _set(run, *_arrays()), epochs=2)
 
@@ -115,6 +117,37 @@ def shared_metrics_of_two_outputs(run: Any) -> None:
 
 def shared_metrics_and_a_gradient_that_is_too_large(run: Any) -> None:
     _fit(run, loss=_scalar)
+
+
+def averages_that_overwrite(run: Any) -> None:
+    _fit(run, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=2)
+
+
+def averages_that_the_loop_puts_into_the_weights(run: Any) -> None:
+    """The way around, which the known behavior names."""
+    x, y = _arrays()
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), LAYERS.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.9)
+        optimizer.build(model.trainable_variables)
+    run.watch(model=model, optimizer=optimizer)
+
+    @tf.function
+    def step(batches: Any) -> Any:
+        def of_replica(batch: Any) -> Any:
+            features, target = batch
+            with tf.GradientTape() as tape:
+                errors = tf.reduce_mean(tf.square(model(features) - target), -1)
+                loss = tf.nn.compute_average_loss(errors, global_batch_size=run.global_batch_size)
+            optimizer.apply(tape.gradient(loss, model.trainable_variables))
+            return loss
+
+        return run.strategy.reduce("SUM", run.strategy.run(of_replica, args=(next(batches),)), axis=None)
+
+    data = run.strategy.experimental_distribute_dataset(_set(run, x, y))
+    for number, _loss in enumerate(run.steps(step, data), 1):
+        if number % 2 == 0:
+            optimizer.finalize_variable_values(model.trainable_variables)
 
 
 def strings(run: Any) -> None:

@@ -18,7 +18,18 @@ def _data(run, examples=EXAMPLES):
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size)
 
 
-def _train(run, metric_of=None, scope=True, strategy=None, rules=None, late_rules=None, examples=EXAMPLES, **steps):
+def _train(
+    run,
+    metric_of=None,
+    scope=True,
+    strategy=None,
+    rules=None,
+    late_rules=None,
+    examples=EXAMPLES,
+    data=None,
+    factor=1.0,
+    **steps,
+):
     strategy = strategy or run.strategy
     if hasattr(run.strategy, "layout_map"):
         run.layout_map.update(rules or {})
@@ -38,7 +49,7 @@ def _train(run, metric_of=None, scope=True, strategy=None, rules=None, late_rule
             x, y = batch
             with tf.GradientTape() as tape:
                 losses = tf.square(model(x) - y)[:, 0]
-                loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
+                loss = factor * tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
             variables = model.trainable_variables
             gradients = tape.gradient(loss, variables)
             if scope:
@@ -52,7 +63,7 @@ def _train(run, metric_of=None, scope=True, strategy=None, rules=None, late_rule
 
         return strategy.reduce("SUM", strategy.run(replica_step, args=(next(iterator),)), axis=None)
 
-    for _loss in run.steps(train_step, _data(run, examples), **steps):
+    for _loss in run.steps(train_step, data or _data(run, examples), **steps):
         pass
 
 
@@ -87,6 +98,15 @@ def rule_after_the_variable(run):
 
 def concurrent(run):
     _train(run, examples=12 * 40, concurrent=True)
+
+
+def concurrent_on_data_of_each_worker(run, **given):
+    """The dataset function of a coordinator cannot shard: each worker reads all of the data, as in the tutorial."""
+    _train(run, data=lambda _context: _data(run, 72).shuffle(6).repeat(), concurrent=True, **given)
+
+
+def concurrent_and_too_large_on_data_of_each_worker(run):
+    concurrent_on_data_of_each_worker(run, factor=1.0 if run.is_reference else 2.0)
 
 
 def evaluates_and_predicts(run):

@@ -145,3 +145,26 @@ def test_weights_that_closures_overwrite_are_no_pass():
     report = check_training(programs.moves_by_a_rule_of_its_own, "parameter_server", **GIVEN)
     assert report.verdict == "inconclusive"
     assert any("weight is overwritten by assign(...) in closures" in reason for reason in report.inconclusive)
+
+
+@pytest.mark.parametrize("program", [programs.writes_a_moving_average_back, programs.writes_an_unwatched_average_back])
+def test_state_that_closures_take_back_from_each_other_is_found(program):
+    report = check_training(program, "parameter_server", **GIVEN)
+    found = [(finding.check, finding.cause, finding.variable) for finding in report.findings]
+    assert found == [("PS", "lost-update", "kept")], str(report)
+
+
+@pytest.mark.parametrize("program", [programs.writes_a_moving_average_back_in_turn, programs.keeps_the_largest])
+def test_state_that_closures_may_take_back_is_no_pass(program):
+    report = check_training(program, "parameter_server", **GIVEN)
+    assert report.verdict != "pass", str(report)
+    assert "kept" in str(report)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [programs.keeps_the_latest, programs.keeps_the_latest_of_one_sign, programs.moves_an_average_by_differences],
+)
+def test_state_that_no_closure_takes_back_passes(program):
+    report = check_training(program, "parameter_server", **GIVEN)
+    assert report.passed, str(report)

@@ -33,6 +33,7 @@ REPEATED, SCALED = "random-stream-repeated-across-replicas", "gradient-scaled-by
         ("central_storage", programs.shared_metrics, "keras-metrics-central-storage"),
         ("central_storage", programs.shared_metrics_of_two_outputs, "keras-metrics-central-storage"),
         ("central_storage", programs.evaluated_with_shared_metrics, "keras-metrics-central-storage"),
+        ("mirrored", programs.averages_that_overwrite, "keras-average-overwrites"),
         ("mirrored", programs.strings, "keras-fit-strings"),
         ("mirrored", programs.one_example, "keras-fit-unequal-parts"),
         ("multi_worker_mirrored", programs.dropout, "keras-fit-multi-worker"),
@@ -67,7 +68,11 @@ def test_a_mistake_of_the_program_fails_beside_it(strategy, program, cause):
 
 @pytest.mark.parametrize(
     ("strategy", "program"),
-    [("mirrored", programs.normalized_and_synchronized), ("central_storage", programs.evaluated_by_a_copy)],
+    [
+        ("mirrored", programs.normalized_and_synchronized),
+        ("mirrored", programs.averages_that_the_loop_puts_into_the_weights),
+        ("central_storage", programs.evaluated_by_a_copy),
+    ],
 )
 def test_a_workaround_helps(strategy, program):
     report = check_training(program, strategy, **GIVEN)

@@ -67,6 +67,17 @@ def test_right_asynchronous_training_passes():
 
 
 @pytest.mark.slow
+def test_concurrent_steps_on_data_that_each_worker_reads_pass_if_their_gradients_are_right():
+    right = check_training(programs.concurrent_on_data_of_each_worker, "parameter_server", steps=6, **GIVEN)
+    assert right.passed, str(right)
+    wrong = check_training(
+        programs.concurrent_and_too_large_on_data_of_each_worker, "parameter_server", steps=6, **GIVEN
+    )
+    assert wrong.verdict == "fail", str(wrong)
+    assert wrong.findings[0].check == "PS", str(wrong)
+
+
+@pytest.mark.slow
 def test_the_mean_that_fit_shows_of_uneven_replicas_is_an_approximation():
     report = check_training(programs.fits_unevenly, "mirrored", **GIVEN)
     assert report.passed, str(report)

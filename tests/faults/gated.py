@@ -4,9 +4,9 @@ import os
 import sys
 from pathlib import Path
 
-from pytest_ddl.training.faults import Fault
-from pytest_ddl.training.point_log import Points
-from pytest_ddl.training.write_gate import WriteGate
+from pytest_ddl.faults.rank.fault import Fault
+from pytest_ddl.faults.rank.point_log import Points
+from pytest_ddl.faults.rank.write_gate import WriteGate
 
 folder = Path(sys.argv[1])
 points = Points(folder / ".points-1-0", [Fault.parse(text) for text in sys.argv[2:]])

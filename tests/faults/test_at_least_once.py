@@ -15,13 +15,13 @@ from test_joining import BASELINE, RANK, REFERENCE, WEIGHTS, attempt, changed
 from pytest_ddl.cluster.cluster import Answer, Fate
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.faults.at_least_once import judge_with_retries
+from pytest_ddl.faults.rank.fault import Fault, Point
+from pytest_ddl.faults.rank.observer import FaultPlan
+from pytest_ddl.faults.rank.point_log import Reached
 from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.faults.verdict import Verdict
 from pytest_ddl.records import ErrorRecord
-from pytest_ddl.training.faults import Fault, Point
 from pytest_ddl.training.lineage import digests
-from pytest_ddl.training.point_log import Reached
-from pytest_ddl.training.settings import RunSettings
 
 *_, LAST = RANK.steps
 MOVED = replace(RANK, steps=(*RANK.steps[:-1], replace(LAST, snapshot=changed(LAST.snapshot, WEIGHTS))))
@@ -39,11 +39,11 @@ class Judged:
 def of_a_lost_worker(last, judged, baseline=BASELINE):
     """The verdict of a run whose server ``worker:1`` was killed, and that went on without a restart."""
     fault = Fault("kill", "worker:1", Point("before", "step", 2))
-    settings = RunSettings(servers=("worker:0", "worker:1"), faults=(fault,))
+    plan = FaultPlan(servers=("worker:0", "worker:1"), faults=(fault,))
     struck = (Reached(fault.point, 0.0, fault),)
-    of_run = replace(attempt(last, 0), settings=settings, points=(struck,), ends={str(fault): -9})
+    of_run = replace(attempt(last, 0), plan=plan, points=(struck,), ends={str(fault): -9})
     of_run = replace(of_run, attempt=replace(of_run.attempt, answers=[Answer(0, "chief:0", Fate.REPLIED)]))
-    plain = replace(attempt(baseline.ranks[0], 4), settings=settings)
+    plain = replace(attempt(baseline.ranks[0], 4), plan=plan)
     run = TrialRun((fault,), (of_run,), 0.0)
     return judge_with_retries(run, TrialRun((), (plain,), 0.0), baseline, REFERENCE, judged)
 

@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from pytest_ddl import Sweep, check_training
 from pytest_ddl.faults.damaged import named
+from pytest_ddl.faults.rank.damage import _DAMAGES, Held, files_of
+from pytest_ddl.faults.rank.fault import KINDS, Fault
 from pytest_ddl.faults.verdict import Verdict
 from pytest_ddl.records import ErrorRecord, RankRecord
-from pytest_ddl.training.damage import _DAMAGES, Held, files_of
-from pytest_ddl.training.faults import KINDS, Fault
 
 WORKERS = "multi_worker_mirrored"
 DATA, INDEX, STATE = 1, 2, 3

@@ -10,10 +10,10 @@ import pytest
 
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.faults.page import write
+from pytest_ddl.faults.rank.fault import Fault
 from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.verdict import MEANINGS, RECOVERED, Trial, Verdict
 from pytest_ddl.hints import FrontEnd
-from pytest_ddl.training.faults import Fault
 
 FIRST = (Fault.parse("kill worker:0 before step 1"),)
 SECOND = (Fault.parse("kill worker:1 before step 1"),)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddl.training.faults import KINDS, Fault, FaultError, Point
-from pytest_ddl.training.striking import DISTURBANCES, STRIKES
+from pytest_ddl.faults.rank.fault import KINDS, Fault, FaultError, Point
+from pytest_ddl.faults.rank.striking import DISTURBANCES, STRIKES
 
 POINTS = [
     Point("before", "training"),

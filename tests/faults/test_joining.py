@@ -19,14 +19,14 @@ from pytest_ddl.equivalence.runs.program import Attempt
 from pytest_ddl.equivalence.runs.resuming import joined
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.faults.judging import judge_trial
+from pytest_ddl.faults.rank.fault import Fault, Point
+from pytest_ddl.faults.rank.point_log import Reached
 from pytest_ddl.faults.report import Limits
 from pytest_ddl.faults.trials import TrialAttempt, TrialRun
 from pytest_ddl.faults.verdict import Trial, Verdict
 from pytest_ddl.records import ErrorRecord, RankRecord, VariableKind, VariableRecord
 from pytest_ddl.strategies.spec import StrategySpec
-from pytest_ddl.training.faults import Fault, Point
 from pytest_ddl.training.lineage import Place, lineage_of, place_of
-from pytest_ddl.training.point_log import Reached
 from pytest_ddl.training.settings import RunSettings
 
 PROGRAM = Program(replicas=2, momentum=0.9, batches=(4, 4, 4, 4))

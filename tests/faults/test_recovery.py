@@ -15,8 +15,8 @@ import recovery_programs as programs
 
 from pytest_ddl import Sweep, check_training, generators
 from pytest_ddl.equivalence.runs.question import ArgumentError
+from pytest_ddl.faults.rank.write_gate import why_not
 from pytest_ddl.faults.verdict import FIXES, Verdict
-from pytest_ddl.training.write_gate import why_not
 
 pytestmark = pytest.mark.slow
 

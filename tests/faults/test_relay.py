@@ -12,11 +12,11 @@ from contextlib import ExitStack
 
 import pytest
 
+from pytest_ddl.faults.rank import RELAYED, point_log, relay, striking
+from pytest_ddl.faults.rank.fault import Fault, FaultError, Point
+from pytest_ddl.faults.rank.relay import Relay, of_task, relayed
 from pytest_ddl.faults.tasks import Tasks
 from pytest_ddl.strategies.registry import StrategyRegistry
-from pytest_ddl.training import point_log, relay, striking
-from pytest_ddl.training.faults import RELAYED, Fault, FaultError, Point
-from pytest_ddl.training.relay import Relay, of_task, relayed
 
 FAULT = Fault("net-reset", "worker:1", Point("before", "step", 3))
 

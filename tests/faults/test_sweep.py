@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_ddl.faults.rank.fault import KINDS, Effect, Fault, Point
+from pytest_ddl.faults.rank.point_log import Reached
 from pytest_ddl.faults.sweep import Injector
 from pytest_ddl.faults.tasks import Tasks
-from pytest_ddl.training.faults import KINDS, Effect, Fault, Point
-from pytest_ddl.training.point_log import Reached
 
 
 @pytest.mark.parametrize("kind", sorted(name for name, kind in KINDS.items() if not kind.only_in))

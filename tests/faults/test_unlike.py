@@ -16,12 +16,12 @@ from test_joining import BASELINE, RANK, REFERENCE, WEIGHTS, attempt, changed, c
 from pytest_ddl.equivalence.findings import Doubt, Finding
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.faults.judging import judge_trial
+from pytest_ddl.faults.rank.fault import Fault, Point
+from pytest_ddl.faults.rank.point_log import Reached
 from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.faults.unlike import goes_on
 from pytest_ddl.faults.verdict import Verdict
 from pytest_ddl.records import BatchRecord, DrawRecord, ErrorRecord
-from pytest_ddl.training.faults import Fault, Point
-from pytest_ddl.training.point_log import Reached
 
 SLIGHTLY = 1e-15
 

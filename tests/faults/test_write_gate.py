@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.training.point_log import path_of, read
-from pytest_ddl.training.write_gate import why_not
+from pytest_ddl.faults.rank.point_log import path_of, read
+from pytest_ddl.faults.rank.write_gate import why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a gate")
 

@@ -180,6 +180,19 @@ RANDOM_CASES = (
         },
     ),
     Case(
+        "random-stream-differs-across-workers",
+        LOOP,
+        "examples",
+        "pass",
+        given={
+            "batched": """
+            order = np.random.permutation(48)
+            dataset = tf.data.Dataset.from_tensor_slices((features[order], labels[order])).batch(global_batch_size)
+            """
+        },
+        strategy="multi_worker_mirrored",
+    ),
+    Case(
         "per-replica-normalization",
         LOOP,
         "normalization",

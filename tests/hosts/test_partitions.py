@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from pytest_ddl.faults.rank import point_log, striking
+from pytest_ddl.faults.rank.fault import Fault, Point
 from pytest_ddl.hosts.partitions import Partitions
-from pytest_ddl.training import point_log, striking
-from pytest_ddl.training.faults import Fault, Point
 from tests.hosts.conftest import Emulated
 from tests.plugin.conftest import Project
 

@@ -167,6 +167,7 @@ EXPLAINED: Mapping[tuple[str, str], str] = {
     ("WriteRecord.path", ""): _FILES,
     ("WriteRecord.step", ""): _FILES,
     ("RankRecord.restores", ""): _SETUP,
+    ("RankRecord.resumed", "drop everywhere"): "no rank then says that it was interrupted, and RESUME does not apply",
     ("RestoreRecord.step", ""): _SETUP,
     ("RestoreRecord.compared", ""): _SETUP,
     ("RankRecord.results", "drop"): _ONE_RANK,

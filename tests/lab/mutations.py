@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pytest_ddl.equivalence.evidence.gradients import slack
 from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
-from pytest_ddl.records import BatchRecord, RankRecord, StepRecord, TrainingRecord
+from pytest_ddl.records import BatchRecord, GradientRecord, RankRecord, StepRecord, TrainingRecord
 from tests.lab.walk import Field, Item, Key, Path, Place, drop, get, is_leaf, of_variables, put, siblings, step_of
 
 BEYOND = 2.5
@@ -44,7 +45,13 @@ def mutants(subject: Subject, place: Place) -> Iterator[Mutant]:
         return Mutant(operator, place.kind, place.path, make)
 
     # A number that is not finite has no other value that is wrong: checks compare only whether both runs have one.
-    if is_leaf(place.value) and not _is_lost(place.value):
+    if _is_in_lost_sum(record, place):
+        return
+    if (
+        is_leaf(place.value)
+        and not _is_lost(place.value)
+        and not _is_within_bound(subject, place, changed(place.value))
+    ):
         yield mutant("change", lambda: put(record, place.path, changed))
         if len(alike) > 1:
             yield mutant("change everywhere", lambda: _each(record, alike, changed))
@@ -53,12 +60,12 @@ def mutants(subject: Subject, place: Place) -> Iterator[Mutant]:
             yield mutant("nudge", lambda: put(record, place.path, lambda value: _moved(value, size)))
             if len(alike) > 1:
                 yield mutant("nudge everywhere", lambda: _each(record, alike, lambda value: _moved(value, size)))
-    if _can_drop(record, place):
+    if _can_drop(record, place) and not _is_zero_within_bound(subject, place):
         yield mutant("drop", lambda: drop(record, place.path))
         if len(alike) > 1 and not _is_component(place):
             yield mutant("drop everywhere", lambda: _without(record, alike))
     yield from _of_replicas(record, place, mutant)
-    yield from _of_steps(record, place, alike, mutant)
+    yield from _of_steps(subject, place, alike, mutant)
     if isinstance(place.value, BatchRecord):
         yield from _of_examples(record, place, mutant)
 
@@ -221,10 +228,9 @@ def _key(item: Any) -> tuple[Any, ...]:
     return tuple(getattr(item, name, None) for name in ("position", "stage", "call", "op"))
 
 
-def _of_steps(
-    record: TrainingRecord, place: Place, alike: list[Path], mutant: Callable[..., Mutant]
-) -> Iterator[Mutant]:
+def _of_steps(subject: Subject, place: Place, alike: list[Path], mutant: Callable[..., Mutant]) -> Iterator[Mutant]:
     """Repeat what an earlier step had; take steps away and add some."""
+    record = subject.record
     if place.path[-1:] == (Field("RankRecord", "steps"),) and place.value:
 
         def longer(rank: Any) -> Any:
@@ -244,7 +250,7 @@ def _of_steps(
     except (KeyError, IndexError, AttributeError, TypeError):
         return
     own = values[alike.index(place.path)] if place.path in alike else values[0]
-    if own is None or _same(own, place.value):
+    if own is None or _same(own, place.value) or _is_within_bound(subject, place, own):
         return
     yield mutant("repeat step", lambda: put(record, place.path, lambda _value: own))
     if len(alike) > 1:
@@ -256,6 +262,52 @@ def _of_steps(
             return changed_record
 
         yield mutant("repeat step everywhere", repeated)
+
+
+def _is_within_bound(subject: Subject, place: Place, other: Any) -> bool:
+    """Return whether another value is as right as the recorded one, for example of a bias that nothing moves."""
+    values, others = (one if isinstance(one, tuple) else (one,) for one in (place.value, other))
+    size = _largest_error(subject, replace(place, value=values[0])) if values else None
+    return size is not None and all(_is_near(*pair, size) for pair in zip(others, values, strict=False))
+
+
+def _is_zero_within_bound(subject: Subject, place: Place) -> bool:
+    """Return whether a gradient is as right as none: a variable without a gradient does not move either."""
+    is_gradient = place.kind.startswith("GradientRecord.values[") and _is_float(place.value)
+    return is_gradient and _is_within_bound(subject, place, np.zeros_like(place.value))
+
+
+def _largest_error(subject: Subject, place: Place) -> float | None:
+    """Return how far a number of one replica may be from the right one: the bound on it, or on its sum."""
+    last, step = place.path[-1], step_of(place.path)
+    if not (place.kind.startswith("GradientRecord.values[") and isinstance(last, Key) and _is_float(place.value)):
+        bound = plain_bound(subject, place)
+        return None if bound is None else bound.value
+    found = [item.values.get(last.key) for item in _of_stage(subject.record, place)]
+    scale = max(float(np.max(np.abs(value), initial=0.0)) for value in found if value is not None)
+    assert step is not None
+    return subject.record.num_replicas * slack(subject.tolerance, last.key, step, scale)
+
+
+def _of_stage(record: TrainingRecord, place: Place) -> list[GradientRecord]:
+    """Return the gradients of all replicas in the step and the stage of a gradient."""
+    gradient, step = get(record, place.path[:-2]), step_of(place.path)
+    assert step is not None
+    found = [item for rank in record.ranks if len(rank.steps) >= step for item in rank.steps[step - 1].gradients]
+    return [item for item in found if item.stage is gradient.stage]
+
+
+def _is_near(one: Any, value: Any, size: float) -> bool:
+    return np.shape(one) == np.shape(value) and bool(np.all(np.abs(np.subtract(one, value)) <= size))
+
+
+def _is_in_lost_sum(record: TrainingRecord, place: Place) -> bool:
+    """Return whether a gradient is added to one that is not finite, so that nothing of it is left."""
+    last = place.path[-1]
+    if not place.kind.startswith("GradientRecord.values[") or not isinstance(last, Key):
+        return False
+    values = [item.values.get(last.key) for item in _of_stage(record, place)]
+    return any(value is not None and not np.all(np.isfinite(value)) for value in values)
 
 
 def _earlier(path: Path) -> Path | None:

@@ -11,8 +11,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from pytest_ddl.equivalence.causes import CAUSES
+from pytest_ddl.faults.rank.write_gate import why_not
 from pytest_ddl.faults.verdict import Verdict
-from pytest_ddl.training.write_gate import why_not
 from tests.planted_recovery.run import CORRECT, PLANTED, evaluate
 
 

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
-from pytest_ddl.cluster.launcher import Launcher, MakeLauncher, Reservation
+from pytest_ddl.cluster.launcher import Launcher, MakeLauncher, OneMachine, Reservation
 from pytest_ddl.cluster.resources import Ledger, PortLease
 from pytest_ddl.strategies.spec import Topology
 
@@ -74,7 +74,7 @@ class PipeProcess:
             file.close()
 
 
-class PipeLauncher:
+class PipeLauncher(OneMachine):
     address = None
     ended = ""
 

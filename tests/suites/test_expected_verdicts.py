@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_ddl import RecoveryError
+from pytest_ddl.faults.rank.fault import Fault
 from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.verdict import Trial, Verdict
 from pytest_ddl.hints import FrontEnd
-from pytest_ddl.training.faults import Fault
 from suites import expecting
 from suites.known_failures import entry_to_paste, load
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.evaluating.records import Evaluation, FormatError, Identity
-from pytest_ddl.cluster.user_files import is_user_file
+from pytest_ddl.cluster.state.user_files import is_user_file
 
 FILE = "evaluation.json"
 

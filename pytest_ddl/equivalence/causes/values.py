@@ -228,6 +228,15 @@ RANDOM = (
         gone_without="random",
     ),
     Cause(
+        "random-stream-differs-across-workers",
+        "Each worker draws its own numbers from a generator of its process, because the program does not seed it.",
+        Fix(
+            "Seed the generators of Python and NumPy with the same number on every worker, before anything is drawn.",
+            "keras.utils.set_random_seed(seed)",
+        ),
+        legitimate=True,
+    ),
+    Cause(
         "per-replica-normalization",
         "Batch normalization used the statistics of each replica's part of the batch.",
         Fix("Use the statistics of the global batch, unless those of the parts are intended.", _SYNCHRONIZED),

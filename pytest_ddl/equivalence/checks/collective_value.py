@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.observe import replicas_of, resumed_after, shared_steps
+from pytest_ddl.equivalence.evidence.observe import has_lost_details, replicas_of, shared_steps
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, not_observed, passed
 from pytest_ddl.notes import NoteKind
@@ -73,7 +73,8 @@ def _is_whole(record: TrainingRecord, reduction: _Reduction) -> bool:
 
 def _missing(reference: TrainingRecord, distributed: TrainingRecord) -> int | None:
     """Return the first step that has fewer reductions than on one device, if any other step has as many."""
-    steps = range(resumed_after(distributed) + 1, shared_steps(reference, distributed) + 1)
+    every = range(1, shared_steps(reference, distributed) + 1)
+    steps = [step for step in every if not has_lost_details(distributed, step)]
     pairs = [tuple(len(list(_requested(record, step))) for record in (reference, distributed)) for step in steps]
     if not any(ours and ours == theirs for ours, theirs in pairs):
         return None

@@ -7,7 +7,7 @@ diagnosis of the weights reads them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.effective import settings_of
-from pytest_ddl.equivalence.evidence.observe import replicas_of, resumed_after
+from pytest_ddl.equivalence.evidence.observe import has_lost_details, replicas_of
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, passed
@@ -93,8 +93,7 @@ def check_gradient_equality(comparison: Comparison) -> CheckResult:
     compared = 0
     for step in recorded(comparison, last):
         if not step.paired:
-            lost = not step.parts and step.index <= resumed_after(distributed)
-            if failed_early or lost or _unrecorded(distributed):
+            if failed_early or has_lost_details(distributed, step.index) or _unrecorded(distributed):
                 continue
             where = f"on replica(s) {', '.join(map(str, sorted(step.parts)))}" if step.parts else "on one device"
             reason = f"the gradients {_SHOWN[step.stage]} in step {step.index} were recorded only {where}"
@@ -110,8 +109,8 @@ def check_gradient_equality(comparison: Comparison) -> CheckResult:
 def recorded(comparison: Comparison, last: int) -> Iterator[Gradients]:
     """Yield the gradients of each step up to ``last`` and of each stage, as far as they can be compared.
 
-    Steps after which one device took over the strategy's values are left out, because the values differ there. Check
-    NONFINITE judges steps with gradients that are not finite.
+    Steps after which one device took over the strategy's values are left out, because the values differ there. A
+    variable is left out of a step in which its gradient is not finite in both runs: check NONFINITE judges it.
     """
     reference, distributed = comparison.records
     for index in range(1, last + 1):
@@ -121,9 +120,22 @@ def recorded(comparison: Comparison, last: int) -> Iterator[Gradients]:
                 continue
             if list(ours) != [0] or sorted(theirs) != replicas_of(distributed, index):
                 yield Gradients(index, stage, ours.get(0, {}), theirs, {}, paired=False)
-            elif all(all_finite(value) for part in (ours[0], *theirs.values()) for value in part.values()):
-                bounds = dict(_bounds(comparison.tolerance, index, ours[0], theirs))
-                yield Gradients(index, stage, ours[0], theirs, bounds)
+                continue
+            broken = [_not_finite([ours[0]]), _not_finite(theirs.values())]
+            own, *parts = (_without(part, broken[0] & broken[1]) for part in (ours[0], *theirs.values()))
+            others = dict(zip(theirs, parts, strict=True))
+            bounds = dict(_bounds(comparison.tolerance, index, own, others))
+            bounds |= dict.fromkeys(broken[0] ^ broken[1], 0.0)  # equal weights cannot follow from both
+            if bounds:
+                yield Gradients(index, stage, own, others, bounds)
+
+
+def _not_finite(parts: Iterable[Mapping[int, Float]]) -> set[int]:
+    return {index for part in parts for index, value in part.items() if not all_finite(value)}
+
+
+def _without(part: Mapping[int, Float], left_out: set[int]) -> dict[int, Float]:
+    return {index: value for index, value in part.items() if index not in left_out}
 
 
 def _unrecorded(record: TrainingRecord) -> bool:

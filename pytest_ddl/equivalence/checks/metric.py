@@ -9,11 +9,12 @@ import numpy as np
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
+from pytest_ddl.equivalence.diagnosis.alike import Wrong, formulas, steps_alike
 from pytest_ddl.equivalence.diagnosis.reported import Reported, results, values
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
-from pytest_ddl.equivalence.evidence.metric_state import combined, counted_by_replica, pairs, resummed
+from pytest_ddl.equivalence.evidence.metric_state import Pair, combined, counted_by_replica, pairs, resummed
 from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import listed, lone_results, lone_values, lone_variables
 from pytest_ddl.equivalence.evidence.results import Returned, returned
@@ -161,58 +162,72 @@ def _order_of_rows(value: Reported) -> str | None:
 def _state(comparison: Comparison, sound: int, seen: _Seen) -> None:
     """Compare the variables of metrics, read by their declared aggregation."""
     reference, distributed = comparison.records
-    watched = pairs(reference, distributed)
-    for step in range(sound + 1):
-        wrong = []
-        alike = counted_by_replica(comparison, step) if step else ()
-        for pair in watched:
-            if not step and (pair.ours.since or pair.theirs.since):
-                continue
-            if pair.ours.index in alike:
-                seen.compared += 1
-                continue
-            desired = reference.value(pair.ours.index, step)
-            actual = combined(distributed, pair.theirs, step)
-            if desired is None or actual is None:
-                continue
-            bound = comparison.tolerance.variable(pair.ours.index, step)
-            if bound.measured and bound.value > bound.effect and not np.any(desired):
-                continue
-            again = comparison.tolerance.again
-            repeated = again.value(pair.ours.index, step) if again is not None and again.num_steps >= step else None
-            value = Reported(pair.ours.name, step, actual, desired, bound, repeated)
-            if seen.is_wrong(value):
-                wrong.append((pair, value))
-        if wrong:
-            pair, value = wrong[0]
-            when = f"after step {step}" if step else "before the first step"
-            message = f"the metric state {pair.theirs.name} differs from one device {when}"
-            evidence = resummed(reference, distributed, pair, step, value.bound.value)
-            found = _finding(value, distributed.ranks[0], distributed.num_replicas, message, evidence=evidence)
-            others = tuple(other.theirs.name for other, _value in wrong[1:])
-            seen.findings.append(replace(found, variable=pair.theirs.name, others=others))
-            return
+    wrong = {step: found for step in range(sound + 1) if (found := _wrong_state(comparison, step, seen))}
+    if not wrong:
+        return
+    step, first = next(iter(wrong.items()))
+    pair, value = first[0][0], first[0][1].value
+    when = f"after step {step}" if step else "before the first step"
+    message = f"the metric state {pair.theirs.name} differs from one device {when}"
+    evidence = resummed(reference, distributed, pair, step, value.bound.value)
+    finding = _finding(value, distributed.ranks[0], distributed.num_replicas, message, evidence=evidence)
+    others = tuple(other.theirs.name for other, _one in first[1:])
+    later = {at: [one for _pair, one in found] for at, found in wrong.items() if at > step}
+    alike = tuple(steps_alike(later, [one for _pair, one in first]))
+    seen.findings.append(replace(finding, variable=pair.theirs.name, others=others, also_in=alike))
+
+
+def _wrong_state(comparison: Comparison, step: int, seen: _Seen) -> list[tuple[Pair, Wrong]]:
+    """Return the variables of metrics that are wrong after a step."""
+    reference, distributed = comparison.records
+    wrong = []
+    alike = counted_by_replica(comparison, step) if step else ()
+    for pair in pairs(reference, distributed):
+        if not step and (pair.ours.since or pair.theirs.since):
+            continue
+        if pair.ours.index in alike:
+            seen.compared += 1
+            continue
+        desired = reference.value(pair.ours.index, step)
+        actual = combined(distributed, pair.theirs, step)
+        if desired is None or actual is None:
+            continue
+        bound = comparison.tolerance.variable(pair.ours.index, step)
+        if bound.measured and bound.value > bound.effect and not np.any(desired):
+            continue
+        again = comparison.tolerance.again
+        repeated = again.value(pair.ours.index, step) if again is not None and again.num_steps >= step else None
+        value = Reported(pair.ours.name, step, actual, desired, bound, repeated)
+        if seen.is_wrong(value):
+            wrong.append((pair, Wrong(value, formulas(reference, distributed, pair, value))))
+    return wrong
 
 
 def _values(comparison: Comparison, sound: int, seen: _Seen) -> None:
     """Compare named values, and report the first wrong step of each on the first rank that shows it."""
-    done: set[str] = set()
+    wrong: dict[str, list[tuple[RankRecord, Wrong]]] = {}
     for step in range(1, sound + 1):
         for rank, value in values(comparison, step):
-            if value.name in done or not seen.is_wrong(value):
-                continue
-            done.add(value.name)
-            what = f"the {value.name} that fit shows" if value.by_fit else f"{value.name}"
-            found = _finding(
-                value,
-                rank,
-                comparison.distributed.num_replicas,
-                f"{what} in step {step} is not that of one device",
-                "staleness-exceeded" if "stale" in value.name.lower() else "metric-wrong",
-            )
-            if not value.kept:
-                found = replace(found, evidence=_SHOWN_BY_FIT, approximation=True)
-            seen.findings.append(found)
+            if seen.is_wrong(value):
+                wrong.setdefault(value.name, []).append((rank, Wrong(value)))
+    for name, found in wrong.items():
+        rank, first = found[0]
+        value = first.value
+        what = f"the {name} that fit shows" if value.by_fit else name
+        finding = _finding(
+            value,
+            rank,
+            comparison.distributed.num_replicas,
+            f"{what} in step {value.step} is not that of one device",
+            "staleness-exceeded" if "stale" in name.lower() else "metric-wrong",
+        )
+        if not value.kept:
+            finding = replace(finding, evidence=_SHOWN_BY_FIT, approximation=True)
+        later: dict[int, list[Wrong]] = {}
+        for _rank, one in found:
+            later.setdefault(one.value.step, []).append(one)
+        later.pop(value.step)
+        seen.findings.append(replace(finding, also_in=tuple(steps_alike(later, [first]))))
 
 
 def _finding(

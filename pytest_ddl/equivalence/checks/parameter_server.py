@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -83,7 +84,7 @@ def check_parameter_server(comparison: Comparison) -> CheckResult:
         lost, summed = lost_from_weights(comparison, _closures(distributed))
         findings += lost
         compared += [f"{name} moved by the sum of its updates" for name in summed]
-    findings += _stale(rank)
+    findings += [*_taken_back(rank), *_stale(rank)]
     undecided = _other_whole_number(reference, distributed, counters) or _overwritten(distributed, summed)
     if undecided is not None and all(finding.approximation for finding in findings):
         return inconclusive(CHECK, undecided, in_program=True)
@@ -265,8 +266,47 @@ def _other_whole_number(
     return None
 
 
+def _taken_back(rank: RankRecord) -> list[Finding]:
+    """Report state of which two closures have read the same value, and have both replaced it.
+
+    If no closure takes back what another has changed, each reads the first value or one that another has assigned, and
+    nobody reads the last one.
+    """
+    facts = rank.facts
+    if any(note.kind is NoteKind.GRADIENTS for note in rank.notes):
+        return []  # not all that closures have read is recorded
+    findings = []
+    for name in facts.get("rewritten", {}):
+        calls = zip(facts.get("reads", ()), facts.get("assigned", ()), strict=False)
+        pairs = [(of[name][0], given[name][-1]) for of, given in calls if name in of and name in given]
+        read = Counter(value.tobytes() for value, _assigned in pairs)
+        assigned = Counter(value.tobytes() for _read, value in pairs)
+        lost = (read - assigned).total() - 1
+        if lost > 0:
+            findings.append(_lost_from_state(rank, name, lost, len(pairs)))
+    return findings
+
+
+def _lost_from_state(rank: RankRecord, name: str, lost: int, closures: int) -> Finding:
+    cause, name = "lost-update", name.removesuffix(":0")
+    return Finding(
+        CHECK,
+        f"{name} lost the changes of {lost} of {closures} closures: another closure had read the same value, and "
+        "replaced it",
+        cause=cause,
+        step=rank.num_steps,
+        variable=name,
+        error=float(lost),
+        tolerance=0.0,
+        fix=fix_of(cause),
+        observed=f"{closures - lost} changes",
+        expected=f"{closures} changes",
+        origin="what each closure reads and assigns is recorded",
+    )
+
+
 def _overwritten(distributed: TrainingRecord, summed: Sequence[str]) -> str | None:
-    """Name a weight that the closures of a program overwrite, and whose updates were not summed; else ``None``.
+    """Name a variable that closures overwrite, if it is not known whether they lose updates; else ``None``.
 
     A closure that has read it before takes back what other closures have added meanwhile.
     """
@@ -278,6 +318,12 @@ def _overwritten(distributed: TrainingRecord, summed: Sequence[str]) -> str | No
                 f"{variable.name} is overwritten by assign(...) in closures ({line}), and it is not known whether "
                 "updates of other closures were lost: use assign_add, assign_sub or an optimizer"
             )
+    for name, line in distributed.ranks[0].facts.get("rewritten", {}).items():
+        name = name.removesuffix(":0")
+        return (
+            f"closures compute {name} from its old value and replace it by assign(...) ({line}). None took back what "
+            "another had changed in this run, but that depends on their order: use assign_add or assign_sub"
+        )
     return None
 
 

@@ -115,9 +115,9 @@ def _refused_by_strategies(reference: TrainingRecord, distributed: TrainingRecor
     return replace(found, message=f"{everywhere}, OneDeviceStrategy included: {found.message}", expected=expected)
 
 
-def _advice(reference: TrainingRecord, error: ErrorRecord, cause: str) -> Fix:
+def _advice(reference: TrainingRecord, rank: RankRecord, error: ErrorRecord, cause: str) -> Fix:
     """Say what to do about a failure of the program, and at which line of the program."""
-    limitation, mistake = known_limitation(error), known_mistake(error)
+    limitation, mistake = known_limitation(error, rank.optimizers), known_mistake(error)
     advice = fix_of(cause) or Fix("")
     if limitation is not None:
         advice = Fix(limitation.advice) if limitation.advice else advice
@@ -176,7 +176,7 @@ def _error(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
     blocked = blocked_by_collectives(reference, distributed, error)
     if blocked is not None:
         return replace(blocked, details=_details(ordered), source=place_of(error), replica=None)
-    limitation, mistake = known_limitation(error), known_mistake(error)
+    limitation, mistake = known_limitation(error, rank.optimizers), known_mistake(error)
     if error.type == "died" and limitation is None:
         cause, symptom = "worker-died", Symptom.CRASH
         message = f"rank {rank.rank} ({rank.task}) died during {error.phase}: {error.message}".rstrip(": ")
@@ -196,7 +196,7 @@ def _error(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
         step=error.step + 1,
         replica=rank.replicas[0] if rank.replicas else None,
         worker=rank.rank,
-        fix=_advice(reference, error, cause),
+        fix=_advice(reference, rank, error, cause),
         observed=_headline(error),
         expected="the training function returns, as on one device",
         source=place_of(error),

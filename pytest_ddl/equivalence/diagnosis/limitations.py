@@ -7,10 +7,11 @@ one of the framework.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pytest_ddl.hints import Hint
-from pytest_ddl.records import ErrorRecord
+from pytest_ddl.records import ErrorRecord, OptimizerRecord
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Limitation:
     """True if it is one of Keras 3, so that tf_keras may not have it."""
     in_keras_loop: bool = False
     """True if only the framework's code may run inside fit, evaluate or predict when the exception is raised."""
+    setting: str = ""
+    """Setting that a watched optimizer must have."""
 
 
 SYMBOLIC_BUILD = Limitation(
@@ -126,6 +129,15 @@ TENSOR_LISTS = Limitation(
     "https://www.tensorflow.org/guide/dtensor_overview",
 )
 
+AVERAGES_IN_A_BRANCH = Limitation(
+    # The message quotes the functions of the condition.
+    r"merge_call.{0,3} called while defining a new graph.{0,3000}BaseOptimizer\._backend_apply_gradients\.<locals>",
+    "Keras 3 optimizers with ema_overwrite_frequency overwrite the weights by their averages inside a condition, in "
+    "which TensorFlow cannot join the replicas",
+    "https://github.com/keras-team/keras/issues/21366",
+    of_keras=True,
+    setting="ema_overwrite_frequency",
+)
 SYNCHRONIZED_IN_A_BRANCH = Limitation(
     r"merge_call.{0,3} called while defining a new graph",
     "an update or an all-reduce sits inside a condition, a loop or a nested tf.function of the replica function "
@@ -139,6 +151,7 @@ SYNCHRONIZED_IN_A_BRANCH = Limitation(
 )
 
 LIMITATIONS: tuple[Limitation, ...] = (
+    AVERAGES_IN_A_BRANCH,
     SYNCHRONIZED_IN_A_BRANCH,
     UNEQUAL_PARTS,
     STRINGS,
@@ -202,8 +215,11 @@ LIMITATIONS: tuple[Limitation, ...] = (
 )
 
 
-def known_limitation(error: ErrorRecord) -> Limitation | None:
-    """Return the limitation that an exception shows, or ``None`` if it is not a known one."""
+def known_limitation(error: ErrorRecord, optimizers: Iterable[OptimizerRecord] = ()) -> Limitation | None:
+    """Return the limitation that an exception shows, or ``None`` if it is not a known one.
+
+    :param optimizers: watched optimizers of the rank that raised it.
+    """
     if error.type == "died":
         return next((one for one in LIMITATIONS if one.output and re.search(one.output, error.output, re.DOTALL)), None)
     # Graph errors quote the lines that made the nodes, in the format of a traceback.
@@ -211,7 +227,8 @@ def known_limitation(error: ErrorRecord) -> Limitation | None:
     frames = error.traceback.rpartition(error.message)[0] if quoted else error.traceback
     # Functions of the plugin replace methods that the framework calls.
     files = [file for file in re.findall(r'File "([^"]+)"', frames) if not _PLUGIN.search(file)]
-    for limitation in (one for one in LIMITATIONS if not one.output):
+    settings = {name for optimizer in optimizers for name, value in optimizer.settings.items() if value}
+    for limitation in (one for one in LIMITATIONS if not one.output and one.setting in {"", *settings}):
         in_framework = bool(files) and re.search(limitation.where, files[-1]) is not None
         message = re.search(limitation.pattern, error.message, re.DOTALL | re.IGNORECASE)
         at_fault = re.search(limitation.traceback, error.traceback) and not (

@@ -72,6 +72,12 @@ def resumed_after(record: TrainingRecord) -> int:
     return max((step for rank in record.ranks for step in rank.resumed), default=0)
 
 
+def has_lost_details(record: TrainingRecord, step: int) -> bool:
+    """Return whether all that a step computed was lost with the ranks that were killed after it."""
+    steps = [rank.steps[step - 1] for rank in record.ranks if len(rank.steps) >= step]
+    return step <= resumed_after(record) and not any(one.gradients or one.reductions for one in steps)
+
+
 def replicas_of(record: TrainingRecord, step: int) -> list[int]:
     """Return the replicas that took part in a step: all, unless the run was resumed on another number of them."""
     consumed = sorted({batch.replica for batch in record.batches(step)})

@@ -137,6 +137,15 @@ _ENTRIES = (
         "mirrored",
     ),
     _limit(
+        "keras-average-overwrites",
+        limits.AVERAGES_IN_A_BRANCH,
+        _FIT,
+        "Leave out ema_overwrite_frequency: the optimizer keeps the averages, and fit puts them into the weights when "
+        "it ends. To do so every n steps, call optimizer.finalize_variable_values(model.trainable_variables) outside "
+        "of strategy.run.",
+        *_REPLICAS,
+    ),
+    _limit(
         "xla-variables-of-replicas",
         limits.XLA_REPLICAS,
         {"tensorflow": ">=2.16,<2.22"},

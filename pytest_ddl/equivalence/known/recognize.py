@@ -20,8 +20,8 @@ def is_limit(limitation: Limitation) -> Recognize:
 
     def recognize(finding: Finding, comparison: Comparison) -> bool:
         reference, distributed = comparison.records
-        errors = [error for _rank, error in distributed.errors if not is_consequence(error)]
-        known = bool(errors) and all(known_limitation(error) is limitation for error in errors)
+        errors = [(rank, error) for rank, error in distributed.errors if not is_consequence(error)]
+        known = bool(errors) and all(known_limitation(e, rank.optimizers) is limitation for rank, e in errors)
         # What also raises under a strategy with one device does not come from the replicas.
         return finding.check == RUN and known and not reference.errors and reference.refused is None
 

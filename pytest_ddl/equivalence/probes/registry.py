@@ -16,7 +16,7 @@ from pytest_ddl.equivalence.checks.replica_equality import CHECK as REPLICA_EQ
 from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.checks.uneven import CHECK as UNEVEN
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
-from pytest_ddl.equivalence.probes import apart, follow, growth, neutralized, nonfinite, one_by_one, stale
+from pytest_ddl.equivalence.probes import apart, follow, growth, neutralized, nonfinite, one_by_one, stale, unseeded
 from pytest_ddl.equivalence.probes.repeating import CompareOnce, timed
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.hints import Hint
@@ -99,6 +99,12 @@ PROBES: tuple[Probe, ...] = (
     ),
     Probe(UNEVEN, Needs.NAMED, probe_uneven),
     Probe(nonfinite.CHECK, Needs.NO_FINDINGS | Needs.NO_ERRORS, nonfinite.probe, nonfinite.wanted),
+    Probe(
+        unseeded.CHECK,
+        Needs.NO_FINDINGS | Needs.NO_ERRORS | Needs.IN_ORDER,
+        unseeded.probe,
+        unseeded.wanted,
+    ),
     # It is slow: it runs 300 steps, twice.
     Probe(growth.CHECK, Needs.NAMED | Needs.NO_FINDINGS, growth.probe),
 )

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, Fate
-from pytest_ddl.cluster.protocol import Kind, Snapshot
+from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.state.surroundings import Snapshot
 from pytest_ddl.equivalence.checks.run import place_of
 from pytest_ddl.equivalence.runs.remote import run_training
 from pytest_ddl.equivalence.runs.resuming import joined
@@ -61,7 +62,7 @@ class Program:
 
     def reference(self, settings: RunSettings) -> TrainingRecord:
         """Run on one device, or return the record of such a run with equal settings."""
-        settings = replace(settings, is_reference=True, one_by_one=False, one_worker=False)
+        settings = replace(settings, is_reference=True, one_by_one=False, one_worker=False, seeds_by_rank=False)
         spec, asked = self.harness.registry.default("one_device"), self.question
         key = ship.pack(asked.train), settings, self.harness.device_for(spec, asked.mark), asked.test
         return self.references.get(key, lambda: self.anew(settings))

@@ -43,6 +43,10 @@ _INDEPENDENT = (Quantity.FROZEN, Quantity.COUNTERS, Quantity.RATES)
 """Quantities that weights which differ do not change."""
 
 
+_OF_STEPS = (Quantity.LOSSES, Quantity.METRICS, Quantity.VALUES)
+"""Quantities of which a finding names the steps that it explains."""
+
+
 @dataclass(frozen=True)
 class _Books:
     """Comparison with everything that was found in it."""
@@ -88,7 +92,7 @@ class _Books:
         for finding in self.found:
             at = finding.step or 0
             is_same = finding.check == quantity.check and name in (finding.variable, *finding.others)
-            if quantity is Quantity.LOSSES and finding.known is None:
+            if quantity in _OF_STEPS and finding.known is None:
                 is_same = is_same and step in (at, *finding.also_in)
             # A known behavior of metrics was recomputed for the state of all of them.
             is_same = is_same or (at_end and quantity is Quantity.METRICS and finding.known is not None)

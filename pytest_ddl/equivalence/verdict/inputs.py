@@ -11,7 +11,7 @@ from pytest_ddl.equivalence.checks.parameter_server import schedules_itself
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.coverage import examples_of
-from pytest_ddl.equivalence.evidence.observe import replicas_of, resumed_after, sizes
+from pytest_ddl.equivalence.evidence.observe import has_lost_details, replicas_of, sizes
 from pytest_ddl.equivalence.findings import Reason
 from pytest_ddl.equivalence.ledger import Entry, Quantity
 from pytest_ddl.records import RankRecord
@@ -101,5 +101,5 @@ def _gradients(comparison: Comparison) -> Iterator[Entry]:
         if step.paired:
             reason = None if step.is_right(is_shown) else Reason.NOT_EXPLAINED
             yield Entry(Quantity.GRADIENTS, f"gradients {step.stage.value}", step.index, reason)
-        elif step.index > resumed_after(distributed):
+        elif not has_lost_details(distributed, step.index):
             yield Entry(Quantity.GRADIENTS, f"gradients {step.stage.value}", step.index, Reason.ONE_SIDED)

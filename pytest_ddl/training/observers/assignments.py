@@ -1,16 +1,21 @@
-"""Find the lines at which a program itself gives its variables new values."""
+"""Find the lines at which a program itself gives its variables new values.
+
+A closure that computes the new value of a variable from the old one takes back what other closures have changed in the
+meantime. Which variables are written like that is seen when the closure is traced, whether or not it happens.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import VariableKind
-from pytest_ddl.training import frames, keras_objects, values
+from pytest_ddl.training import current_call, frames, keras_objects, values
+from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.environment import keras_modules, on_import
 from pytest_ddl.training.gradient_calls import subclasses
 from pytest_ddl.training.observer import Observer
@@ -28,6 +33,12 @@ class Assignments(Observer):
 
     The methods of variables are replaced during a run. They receive the same arguments.
     """
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._is_concurrent = uses_coordinator(self.context.strategy) and not self.settings.one_by_one
+        self._rewritten: dict[str, str] = {}
+        """Name of a variable that a closure computes from its old value -> the line."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -52,21 +63,58 @@ class Assignments(Observer):
         def method(item: Any, *args: Any, **kwargs: Any) -> Any:
             # Keras assigns the learning rate in a property that the program sets.
             if frames.is_called_by_program(past_frameworks=_is_rate(item)):
-                self._note(item, assigned, overwrites and not tf.executing_eagerly())
+                self._note(item, assigned, overwrites and not tf.executing_eagerly(), [*args, *kwargs.values()])
             return original(item, *args, **kwargs)
 
         return functools.wraps(original)(tf.autograph.experimental.do_not_convert(method))
 
-    def _note(self, item: Any, assigned: Callable[[Any], Any], overwrites: bool) -> None:
+    def _note(self, item: Any, assigned: Callable[[Any], Any], overwrites: bool, given: list[Any]) -> None:
         try:
             variables = [values.backing(variable) for variable in assigned(item)]
             self.recorder.lines.assign(variables)
             if overwrites:
                 self.recorder.lines.assign(variables, overwrites=True)
+            if overwrites and self._is_concurrent and current_call.in_closure():
+                for variable in variables:
+                    if not variable.trainable and _depends_on(given, variable.handle):
+                        self._rewritten.setdefault(str(variable.name), frames.user_frames(1))
         except Exception as error:  # an exception here would be raised in the program
             self.recorder.note(
                 NoteKind.ASSIGNMENTS, f"an assignment could not be observed: {type(error).__name__}: {error}"
             )
+
+    def end_run(self) -> Mapping[str, Any]:
+        """Return the fact ``rewritten``: name of a variable -> line at which a closure computes it from its old value.
+
+        Weights are left out, because the sum of their gradients is judged.
+        """
+        return {"facts": {"rewritten": dict(self._rewritten)}} if self._rewritten else {}
+
+
+def _depends_on(given: list[Any], handle: Any) -> bool:
+    """Return whether values in a graph are computed from the variable with this handle.
+
+    In a branch, a condition around it counts too. Which one it is cannot be known while the branch is traced.
+    """
+    import tensorflow as tf
+
+    graph = tf.compat.v1.get_default_graph()
+    waiting = [item for item in tf.nest.flatten(given, expand_composites=True) if isinstance(item, tf.Tensor)]
+    while current_call.is_of_control_flow(graph):
+        graph = graph.outer_graph
+        results = [item for operation in graph.get_operations() for item in operation.outputs]
+        waiting += [item for item in results if item.dtype == tf.bool and item.shape.rank == 0]
+    seen: set[int] = set()
+    while waiting:
+        item = waiting.pop()
+        if item is handle:
+            return True
+        if id(item) in seen or not tf.is_symbolic_tensor(item):
+            continue
+        seen.add(id(item))
+        outside = [outer for outer, inner in getattr(item.graph, "captures", ()) if inner is item]
+        waiting += outside or item.op.inputs
+    return False
 
 
 def _points() -> Iterator[_Point]:

@@ -18,14 +18,17 @@ _DISTRIBUTING = ("experimental_distribute_dataset", "distribute_datasets_from_fu
 
 
 class LineObserver(Observer):
-    """Observer that fills the facts ``lines`` and ``shards``. Other observers add the lines of the calls they watch.
+    """Observer that fills these facts. Other observers add the lines of the calls they watch.
 
-    ``shards``: ``(number of shards, index)`` of each ``Dataset.shard`` in a dataset that the strategy shards again.
+    * ``lines``: see :class:`~pytest_ddl.training.lines.Lines`
+    * ``shards``: ``(number of shards, index)`` of each ``Dataset.shard`` in a dataset that the strategy shards again
+    * ``data_of_workers``: whether a coordinator has a function make the whole dataset on each worker
     """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._shards: list[tuple[int, int]] = []
+        self._has_data_of_workers = False
 
     _converted: Mapping[object, object] = MappingProxyType({})
     """Lines of the program in which ``strategy.run`` was called, by the lines that AutoGraph made of them."""
@@ -59,12 +62,19 @@ class LineObserver(Observer):
                 self.recorder.lines.add(DATA)
             if self.context.num_ranks > 1:
                 self._shards += _shards_in(dataset)
+            # The input context of a coordinator's worker is that of a single pipeline: it cannot shard.
+            self._has_data_of_workers |= callable(dataset) and uses_coordinator(self.context.strategy)
             return original(dataset, *args, **kwargs)
 
         return distribute
 
     def end_run(self) -> Mapping[str, Any]:
-        return {"facts": {**self.recorder.lines.facts(), **({"shards": tuple(self._shards)} if self._shards else {})}}
+        facts = self.recorder.lines.facts()
+        if self._shards:
+            facts["shards"] = tuple(self._shards)
+        if self._has_data_of_workers:
+            facts["data_of_workers"] = True
+        return {"facts": facts}
 
 
 def _shards_in(dataset: Any) -> Iterator[tuple[int, int]]:

@@ -35,6 +35,9 @@ _OWNER = "BaseResourceVariable"
 """Class that reads. All variables of TensorFlow that hold a value by themselves have these methods of it."""
 
 
+_PLAIN = "ResourceVariable"
+
+
 class Reads(Observer):
     """Observer of all reads in calls of replica functions. An optimizer's own reads are left out."""
 
@@ -65,9 +68,10 @@ class Reads(Observer):
                 owner = next(owner for owner in subclasses(tf.Variable) if owner.__name__ == _OWNER)
                 for name in _METHODS:
                     replaced.put(owner, name, self._watching(vars(owner)[name]))
-                for name in _ASSIGNING:
-                    assigning = next(vars(one)[name] for one in owner.__mro__ if name in vars(one))
-                    replaced.put(owner, name, self._assigning(assigning))
+                # TensorFlow gives its plain variables methods of their own, which do not call those of the owner.
+                for one in (owner, *(other for other in subclasses(owner) if other.__name__ == _PLAIN)):
+                    for name in (name for name in _ASSIGNING if name in vars(one)):
+                        replaced.put(one, name, self._assigning(vars(one)[name]))
             yield
 
     def before_replica(self, given: Any) -> Any:

@@ -12,7 +12,6 @@ from pytest_ddl.training.observers.draws import Draws
 from pytest_ddl.training.observers.gradients import Gradients
 from pytest_ddl.training.observers.graphs import GraphObserver
 from pytest_ddl.training.observers.lines import LineObserver
-from pytest_ddl.training.observers.points import PointObserver
 from pytest_ddl.training.observers.reads import Reads
 from pytest_ddl.training.observers.reductions import ReductionObserver
 from pytest_ddl.training.observers.setup import Setup
@@ -32,6 +31,5 @@ OBSERVERS: tuple[type[Observer], ...] = (
     Assignments,
     Attributes,
     LineObserver,
-    PointObserver,
 )
 """Observers of a run. To add an observer, add a file and one entry here."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from pytest_ddl.training import current_call
 from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.replacing import Replacements
 
@@ -112,7 +113,8 @@ class Setup(Observer):
             if waiting and not _idle(coordinator):
                 self.recorder.asynchronous = self._own_schedule = True
             self.recorder.lines.add("schedule")
-            pending = original(coordinator, *args, **kwargs)
+            with current_call.scheduling():
+                pending = original(coordinator, *args, **kwargs)
             if self.settings.one_by_one:
                 coordinator.join()
             return pending

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pytest_ddl.faults.rank.fault import Fault
 from pytest_ddl.records import Array
-from pytest_ddl.training.faults import Fault
 
 _STATE_FILE = "checkpoint"
 """File in which TensorFlow keeps the names of the newest checkpoints of a folder."""

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_ddl.faults.rank.fault import Fault
 from pytest_ddl.training import notice
-from pytest_ddl.training.faults import Fault
 
 if TYPE_CHECKING:
-    from pytest_ddl.training.relay import Relay
+    from pytest_ddl.faults.rank.relay import Relay
 
 
 _ESTABLISHED = "01"
@@ -38,7 +38,7 @@ def disturb(fault: Fault) -> int:
     :raises RuntimeError: if they do not go through a relay of this process.
     """
     # Only here, because few runs need a relay.
-    from pytest_ddl.training.relay import of_task
+    from pytest_ddl.faults.rank.relay import of_task
 
     return DISTURBANCES[fault.kind](of_task(fault.task), fault.duration)
 
@@ -79,8 +79,8 @@ STRIKES: dict[str, Callable[[Fault], None]] = {
     "gil": _hold_interpreter_lock,
     "slow": lambda fault: time.sleep(fault.duration),
 }
-"""Kind -> function that carries it out in the rank. Kinds of writes strike in :mod:`pytest_ddl.training.write_gate`,
-and kinds of files in :mod:`pytest_ddl.training.damage`."""
+"""Kind -> function that carries it out in the rank. Kinds of writes strike in :mod:`pytest_ddl.faults.rank.write_gate`,
+and kinds of files in :mod:`pytest_ddl.faults.rank.damage`."""
 DISTURBANCES: dict[str, Callable[[Relay, float], int]] = {
     "net-delay": lambda relay, seconds: relay.delay(seconds),
     "net-reset": lambda relay, _seconds: relay.reset(),

@@ -1,4 +1,7 @@
-"""Report the saves, restores and batches of a run to its log of points. Faults strike at points."""
+"""Report the saves, restores and batches of a run to its log of points. Faults strike at points.
+
+:class:`FaultPlan` in the settings of a run asks its ranks for that.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,58 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+from pytest_ddl.faults.rank import damage
+from pytest_ddl.faults.rank.fault import Fault
+from pytest_ddl.faults.rank.point_log import Points, path_of
+from pytest_ddl.faults.rank.write_gate import WriteGate, why_not
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, VariableKind
-from pytest_ddl.training import damage, lineage, notice, python_writes
+from pytest_ddl.strategies.base import RankContext
+from pytest_ddl.training import lineage, python_writes
 from pytest_ddl.training.callback_ops import add_callback
-from pytest_ddl.training.observer import Observer
+from pytest_ddl.training.observer import Observer, Recording
 from pytest_ddl.training.observers import saving
-from pytest_ddl.training.point_log import Points, path_of
-from pytest_ddl.training.write_gate import WriteGate, why_not
+from pytest_ddl.training.settings import RunSettings
+
+
+@dataclass(frozen=True)
+class FaultPlan:
+    """Plan of the points of one attempt, and of the faults that strike there."""
+
+    writes: bool = False
+    """True to log the changes of files in each save too, which costs a helper process."""
+    faults: tuple[Fault, ...] = ()
+    """Faults that strike in this attempt, of all tasks."""
+    servers: tuple[str, ...] = ()
+    """Tasks that run no program. They are struck at points of the first rank."""
+    cut_outside: bool = False
+    """True if the platform cuts the host of a task off for a partition, and not a relay."""
+
+    @property
+    def disturbs(self) -> bool:
+        return bool(self.faults)
+
+    def observer(self, settings: RunSettings, context: RankContext, recorder: Recording) -> PointObserver:
+        return PointObserver(self, settings, context, recorder)
 
 
 class PointObserver(Observer):
-    """Observer that makes the log of points, if the run has one."""
+    """Observer that makes the log of points."""
 
-    without_batches = True
+    def __init__(self, plan: FaultPlan, settings: RunSettings, context: RankContext, recorder: Recording) -> None:
+        super().__init__(settings, context, recorder)
+        self._plan = plan
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        notice.renew()
-        if not self.settings.points:
-            yield
-            return
+        plan = self._plan
         path = path_of(self.settings.tmp_path, self.settings.attempt, self.context.rank)
-        tasks = [self.context.task, *(self.settings.servers if self.context.rank == 0 else ())]
-        own = [fault for fault in self.settings.faults if fault.task in tasks]
-        points = self.recorder.points = Points(path, own, self.settings.servers, cut_outside=self.settings.cut_outside)
+        tasks = [self.context.task, *(plan.servers if self.context.rank == 0 else ())]
+        own = [fault for fault in plan.faults if fault.task in tasks]
+        points = self.recorder.points = Points(path, own, plan.servers, cut_outside=plan.cut_outside)
         with ExitStack() as stack:
             stack.callback(points.close)
             gate = points.gate = self._gate(points, stack)
@@ -95,7 +123,7 @@ class PointObserver(Observer):
         return [item.read()[0] for item in watched if item.record.kind is VariableKind.TRAINABLE]
 
     def _gate(self, points: Points, stack: ExitStack) -> WriteGate | None:
-        if not self.settings.writes:
+        if not self._plan.writes:
             return None
         if why := why_not():
             self.recorder.note(NoteKind.WRITES, why)
@@ -103,7 +131,7 @@ class PointObserver(Observer):
         return stack.enter_context(WriteGate(points, self.settings.tmp_path))
 
     def before_replica(self, given: Any) -> None:
-        if self.settings.points and self.settings.observe:
+        if self.settings.observe:
             add_callback(self._has_batch, [])
 
     def _has_batch(self, replica: Any) -> None:

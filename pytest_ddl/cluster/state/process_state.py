@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from pytest_ddl.cluster import process_settings
-from pytest_ddl.cluster.libraries import Libraries
-from pytest_ddl.cluster.process_settings import DIRECTORY, ENVIRON, MISSING, PATH, TENSORFLOW_SEED
-from pytest_ddl.cluster.protocol import Surroundings
-from pytest_ddl.cluster.user_modules import UserModules
+from pytest_ddl.cluster.state import process_settings
+from pytest_ddl.cluster.state.libraries import Libraries
+from pytest_ddl.cluster.state.process_settings import DIRECTORY, ENVIRON, MISSING, PATH, TENSORFLOW_SEED
+from pytest_ddl.cluster.state.surroundings import Surroundings
+from pytest_ddl.cluster.state.user_modules import UserModules
 
 LIBRARIES = Libraries()
 """Remembered libraries. The zygote imports this module after the frameworks, so all workers share this memory."""

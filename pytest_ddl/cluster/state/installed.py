@@ -11,11 +11,11 @@ from operator import is_
 from types import ModuleType
 from typing import Any
 
-from pytest_ddl.cluster.libraries import is_code, is_public
-from pytest_ddl.cluster.reach import Reach, is_package, is_tool
-from pytest_ddl.cluster.remembered import Remembered
-from pytest_ddl.cluster.user_files import is_user_file
-from pytest_ddl.cluster.user_modules import MISSING, loaded
+from pytest_ddl.cluster.state.libraries import is_code, is_public
+from pytest_ddl.cluster.state.reach import Reach, is_package, is_tool
+from pytest_ddl.cluster.state.remembered import Remembered
+from pytest_ddl.cluster.state.user_files import is_user_file
+from pytest_ddl.cluster.state.user_modules import MISSING, loaded
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), tuple)
 _MAX_ITEMS = 100

@@ -15,8 +15,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_ddl.training import relaying
-from pytest_ddl.training.faults import RELAYED
+from pytest_ddl.faults.rank import RELAYED, relaying
 
 ANY_PORT = "127.0.0.1:0"
 
@@ -69,7 +68,7 @@ _relays: dict[str, Relay] = {}
 
 
 def relayed(addresses: Sequence[str], tasks: Sequence[str], own: str, hidden: str) -> tuple[str, ...]:
-    """Start the relays that :data:`~pytest_ddl.training.faults.RELAYED` asks of this process.
+    """Start the relays that :data:`~pytest_ddl.faults.rank.RELAYED` asks of this process.
 
     Return the addresses that this process must use.
 

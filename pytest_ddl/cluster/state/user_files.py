@@ -8,6 +8,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import pytest_ddl
+
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
@@ -42,5 +44,5 @@ def _packages_in(folder: str) -> frozenset[str]:
 @functools.cache
 def _installed() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
-    own = os.path.dirname(os.path.dirname(__file__)) + os.sep
+    own = os.path.join(os.path.dirname(pytest_ddl.__file__), "")
     return (*{paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}, own, "<")

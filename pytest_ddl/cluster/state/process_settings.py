@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_ddl.cluster import adapter
+from pytest_ddl.cluster.state import adapter
 from pytest_ddl.training.adapter import tf_seed
 
 NOT_SHARED = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION"})

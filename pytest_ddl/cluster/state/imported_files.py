@@ -15,8 +15,8 @@ from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
-from pytest_ddl.cluster.doors import DOORS
-
+DOORS = "_PYTEST_DDL_DOORS"
+"""Environment variable with the folder of the agent's sockets."""
 _FOLDER = os.environ.get(DOORS)
 """Folder of the agent. It is read before a test can change the environment."""
 _noted: set[str] = set()

@@ -19,10 +19,6 @@ _POINT = re.compile(r"(before|in|after) ([a-z]+)(?: (\d+))?(?:, ([a-z]+) (\d+))?
 _FAULT = re.compile(r"([a-z-]+) ([a-z]+:\d+) (.+?)(?: of attempt (\d+))?(?: for ([\d.]+) s)?")
 
 
-RELAYED = "PYTEST_DDL_RELAYED_TASKS"
-"""Environment variable of a cluster with the names of the tasks whose connections go through a relay, with commas."""
-
-
 class FaultError(ValueError):
     """Error for a text that describes no fault or no point. The message is one line and says what to write."""
 
@@ -49,7 +45,7 @@ class Kind:
     signal: int | None = None
     """Signal by which a platform does it from outside, also to a server, which runs no program."""
     network: bool = False
-    """True if it disturbs the connections of the task, and not its process; see :mod:`pytest_ddl.training.relay`."""
+    """True if it disturbs the connections of the task, and not its process; see :mod:`pytest_ddl.faults.rank.relay`."""
     of_host: bool = False
     """True if a platform can do it to the host of the task, where hosts can be cut off from each other."""
 
@@ -112,7 +108,7 @@ KINDS: dict[str, Kind] = {
         Kind("flip-bit", "one bit of a file of a save changes after the save, and SIGKILL", Effect.ENDS, None, "file"),
     )
 }
-"""All kinds of faults. To add one, add an entry here and a function in :mod:`pytest_ddl.training.striking`."""
+"""All kinds of faults. To add one, add an entry here and a function in :mod:`pytest_ddl.faults.rank.striking`."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Find, use, start and stop warm servers, from which the zygote of a run is forked within milliseconds.
 
 A zygote that is started imports TensorFlow, which takes seconds. A warm server has done so before; see
-:mod:`pytest_ddl.cluster.warm_server`. A server is used only if a new import would give the same: its key contains all
+:mod:`pytest_ddl.cluster.warm.server`. A server is used only if a new import would give the same: its key contains all
 that a process reads when it starts, and the files that it has imported are unchanged.
 """
 
@@ -29,7 +29,7 @@ from typing import Any
 import pytest_ddl
 from pytest_ddl.cluster import strays
 from pytest_ddl.cluster.file_lock import locked
-from pytest_ddl.cluster.warm_server import SOFT_LIMITS
+from pytest_ddl.cluster.warm.server import SOFT_LIMITS
 from pytest_ddl.cluster.zygote import short_path
 
 IDLE_MINUTES = 15.0
@@ -323,7 +323,7 @@ sys.path[:] = [entry for entry in sys.path if entry]
 spec = importlib.util.spec_from_file_location("pytest_ddl", {init!r})
 sys.modules["pytest_ddl"] = package = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(package)
-from pytest_ddl.cluster.warm_server import main
+from pytest_ddl.cluster.warm.server import main
 main()
 """
 

@@ -8,8 +8,8 @@ import types
 from types import ModuleType
 from typing import Any
 
-from pytest_ddl.cluster.libraries import FRAMEWORKS
-from pytest_ddl.cluster.user_files import is_user_file
+from pytest_ddl.cluster.state.libraries import FRAMEWORKS
+from pytest_ddl.cluster.state.user_files import is_user_file
 
 _TOOLS = ("pytest", "_pytest", "py", "pluggy", "hypothesis", "pytest_ddl", "cloudpickle", "__main__")
 

@@ -9,9 +9,9 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any
 
-from pytest_ddl.cluster import imported_files
-from pytest_ddl.cluster.remembered import Remembered, generator_state
-from pytest_ddl.cluster.user_files import is_user_file
+from pytest_ddl.cluster.state import imported_files
+from pytest_ddl.cluster.state.remembered import Remembered, generator_state
+from pytest_ddl.cluster.state.user_files import is_user_file
 
 MISSING = Remembered(None, "missing")
 """Placeholder for an attribute that does not exist."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from pytest_ddl.cluster.user_files import is_user_file
+from pytest_ddl.cluster.state.user_files import is_user_file
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice})
 _VALUE_MODULES = frozenset({"datetime", "decimal", "fractions", "pathlib", "uuid", "zoneinfo"})

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from pytest_ddl.faults.rank.damage import Held
+from pytest_ddl.faults.rank.fault import KINDS, TRAINING, Fault, Point
+from pytest_ddl.faults.rank.striking import connections_of_host, disturb, strike
 from pytest_ddl.records import Array
-from pytest_ddl.training.damage import Held
-from pytest_ddl.training.faults import KINDS, TRAINING, Fault, Point
-from pytest_ddl.training.striking import connections_of_host, disturb, strike
 
 WRITING = "writing"
 """Phase in which the program writes a file of the run outside of a save. It lasts until the next point."""
@@ -48,7 +48,7 @@ class Reached:
 
 
 class Gate(Protocol):
-    """Interface of :class:`~pytest_ddl.training.write_gate.WriteGate`."""
+    """Interface of :class:`~pytest_ddl.faults.rank.write_gate.WriteGate`."""
 
     def open(self) -> None:
         """Count the changes of files from now on."""

@@ -2,8 +2,8 @@
 
 TensorFlow and HDF5 write in native code, which Python cannot observe. The kernel can: a seccomp filter with a listener
 (seccomp_unotify(2), Linux 5.7 or newer, no privileges needed) suspends each system call that changes a file. Another
-process, :mod:`pytest_ddl.training.write_listener`, then lets the call continue or fail. A filter cannot be removed, so
-a rank with one is not used again. Tried on x86-64 with Linux 6.18.
+process, :mod:`pytest_ddl.faults.rank.write_listener`, then lets the call continue or fail. A filter cannot be removed,
+so a rank with one is not used again. Tried on x86-64 with Linux 6.18.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import subprocess
 import sys
 from types import TracebackType
 
-from pytest_ddl.training import write_listener
-from pytest_ddl.training.point_log import Points
+from pytest_ddl.faults.rank import write_listener
+from pytest_ddl.faults.rank.point_log import Points
 
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_SET_PTRACER = 0x59616D61

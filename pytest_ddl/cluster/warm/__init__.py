@@ -1,0 +1,1 @@
+"""Keep servers that have imported TensorFlow, for the zygotes of later runs."""
