@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 
 from pytest_ddl.bench.machine import machine_facts
-from pytest_ddl.doctor.findings import Finding, ok, warning
+from pytest_ddl.doctor.findings import DoctorFinding, ok, warning
 from pytest_ddl.doctor.versions import installed
 from pytest_ddl.installing import install_line
 
@@ -17,7 +17,7 @@ def gpu_names() -> list[str]:
     return [name for name in machine_facts()["gpu"].split(", ") if name]
 
 
-def gpus() -> Finding:
+def gpus() -> DoctorFinding:
     names, nodes = gpu_names(), glob.glob(NODES)
     if not names and not nodes:
         return ok("no NVIDIA GPU; replicas run on virtual devices of the CPU")

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_ddl.hosts.transport import ArgumentError, TransportArguments, TransportError
+from pytest_ddl.hosts.transport import TransportArgumentError, TransportArguments, TransportError
 from pytest_ddl.hosts.transports import ray_bridge
 from pytest_ddl.hosts.transports.ray_nodes import Ray
 from pytest_ddl.installing import install_line
@@ -293,5 +293,5 @@ def test_without_ray_the_message_says_what_to_install(tmp_path: Path, monkeypatc
     ids=lambda value: "-".join(f"{key}={text}" for key, text in value.items()) if isinstance(value, dict) else "",
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, given: dict[str, str], says: str) -> None:
-    with pytest.raises(ArgumentError, match=re.escape(says)):
+    with pytest.raises(TransportArgumentError, match=re.escape(says)):
         Ray(TransportArguments("ray", tmp_path, {}, given=given))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest_ddl
 from pytest_ddl.bench.asv.suite import QUICK
-from pytest_ddl.bench.gate.target import Target
+from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.git import GitError, git
 from pytest_ddl.bench.machine import load_note, machine_facts
 from pytest_ddl.bench.outcome import INTERRUPTED
@@ -74,7 +74,7 @@ def init(train: str, folder: Path) -> list[Path]:
     if not (module and colon and function) or module.endswith(".py"):
         raise AsvTargetError(f"{train!r} must be of the form module:function")
     if not module.startswith("."):  # relative to the benchmarks, which do not exist yet
-        _check_there(Target(module, function.split(".")[0]), folder)
+        _check_there(VersionTarget(module, function.split(".")[0]), folder)
     branch = git(folder, "symbolic-ref", "--short", "HEAD")
     values = {"project": json.dumps(folder.resolve().name), "branch": json.dumps(branch), "asv_runner": ASV_RUNNER}
     files = {
@@ -91,7 +91,7 @@ def init(train: str, folder: Path) -> list[Path]:
     return list(files)
 
 
-def _check_there(target: Target, folder: Path) -> None:
+def _check_there(target: VersionTarget, folder: Path) -> None:
     """Check in the text of a module that it has the function, because an import may take long.
 
     The text of an installed module is not searched.

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddl.hosts.transport import (
-    ArgumentError,
     MakeTransport,
     Transport,
+    TransportArgumentError,
     TransportArguments,
     TransportError,
     this_python,
@@ -108,7 +108,7 @@ def _made(
     if hosts and not arguments.asked_for_hosts:
         with contextlib.suppress(AttributeError):
             transport.close()
-        raise ArgumentError(f"{name} finds its hosts by itself: leave out --ddl-hosts={hosts}")
+        raise TransportArgumentError(f"{name} finds its hosts by itself: leave out --ddl-hosts={hosts}")
     return transport
 
 

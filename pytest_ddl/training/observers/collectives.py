@@ -93,7 +93,7 @@ def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
     if keys is None or launcher is None:
         yield False
         return
-    current = _Current()
+    current = _CurrentCollectives()
     originals = {name: getattr(launcher, name) for name in _METHODS}
     draw = keys.get_instance_key
     first_devices: dict[Any, Any] = {}
@@ -150,7 +150,7 @@ def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
         yield True
 
 
-class _Current(threading.local):
+class _CurrentCollectives(threading.local):
     """Collective that this thread is about to issue."""
 
     built: CollectiveRecord | None = None
