@@ -33,7 +33,7 @@ from pytest_ddl.bench.gate.lockstep import GROUPS, LAUNCHES, VersionPair
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import Side
-from pytest_ddl.bench.gate.target import Target
+from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.gate.verdict import Rule, Verdict, decide_launches
 from pytest_ddl.bench.launching.records import BenchSpec
 
@@ -42,7 +42,7 @@ DRAWS = 2000
 
 They give more precise rates than the few disjoint runs, but they cannot show effects that are not in the launches.
 Launches of one pair of interpreters are drawn together."""
-TARGET = Target.parse("program:train")
+TARGET = VersionTarget.parse("program:train")
 RANKS = {"one_device": 1, "multi_worker_mirrored": 2, "mirrored": 1}
 PROGRAM = '''
 """A training step of a small MLP that takes {factor} times as long as it does by itself."""

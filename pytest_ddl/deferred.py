@@ -91,7 +91,7 @@ class _Loader(Loader):
         vars(module)[_MADE] = True
 
 
-class _Finder(MetaPathFinder):
+class _DeferredFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -108,7 +108,7 @@ class _Finder(MetaPathFinder):
         return None
 
 
-_finder = _Finder()
+_finder = _DeferredFinder()
 
 
 def defer() -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.cluster.state.surroundings import Snapshot
 from pytest_ddl.config import Settings, UsageError
-from pytest_ddl.hosts.transport import ArgumentError
+from pytest_ddl.hosts.transport import TransportArgumentError
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.base import Machine, StrategyDefinition
 from pytest_ddl.strategies.machine import MISSING_TENSORFLOW, count_devices, look_around, tensorflow_version
@@ -164,7 +164,7 @@ class Harness:
         address, self._address = self._address, None
         try:
             launcher = _made(name, make, (self.worker_environ(), self.folder, address))
-        except ArgumentError as error:
+        except TransportArgumentError as error:
             raise self.settings.error("launcher", error) from None
         if self._machine is not None:
             launcher.ledger.capacity.setdefault("gpu", self._machine.gpus)
@@ -337,14 +337,14 @@ class Harness:
 
     def _probe(self) -> tuple[int, int]:
         from pytest_ddl.cluster import ship
-        from pytest_ddl.cluster.protocol import Kind
+        from pytest_ddl.cluster.protocol import RequestKind
 
         spec = self.registry.default("one_device")
         deadline = time.monotonic() + self.settings["timeout"]
         with self.pool.lease(
             spec, self.registry[spec.name], device="cpu", timeout=START_TIMEOUT, fresh=True
         ) as cluster:
-            (answer,) = cluster.ask(Kind.CALL, ship.pack(count_devices), deadline=deadline)
+            (answer,) = cluster.ask(RequestKind.CALL, ship.pack(count_devices), deadline=deadline)
         if not answer.ok:
             return 0, 0
         gpus, tpus = ship.unpack(answer.body)
@@ -420,7 +420,7 @@ def _made(name: str, make: MakeLauncher, arguments: tuple[dict[str, str], Path, 
 
     try:
         launcher = make(*arguments)
-    except (LaunchError, ArgumentError):
+    except (LaunchError, TransportArgumentError):
         raise
     except Exception as error:
         raise LaunchError(f"the launcher {name!r} cannot be made: {type(error).__name__}: {error}") from error

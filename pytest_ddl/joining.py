@@ -22,10 +22,10 @@ from pytest_ddl.config import launcher_before_configuring
 from pytest_ddl.hosts import trust
 from pytest_ddl.hosts.questions import own_address
 from pytest_ddl.hosts.rendezvous import Rendezvous, socket_path
-from pytest_ddl.hosts.task import Task, TaskError
-from pytest_ddl.hosts.transport import ArgumentError, TransportArguments, TransportError
+from pytest_ddl.hosts.task import HostTask, TaskError
+from pytest_ddl.hosts.transport import TransportArgumentError, TransportArguments, TransportError
 from pytest_ddl.hosts.transports.registry import parse_launcher
-from pytest_ddl.hosts.transports.tf_config import PATH_VARIABLE, Job, TfConfig, check_settings, read_tf_config
+from pytest_ddl.hosts.transports.tf_config import PATH_VARIABLE, TfConfig, TfConfigJob, check_settings, read_tf_config
 
 TASK = pytest.StashKey[Callable[[], int]]()
 """Function that is run instead of pytest, and returns its exit status."""
@@ -50,14 +50,14 @@ def run(config: pytest.Config) -> Generator[None, int, int]:
         key = trust.read_key(os.environ)
     except TransportError as error:
         raise pytest.UsageError(str(error)) from None
-    except (ArgumentError, ValueError) as error:
+    except (TransportArgumentError, ValueError) as error:
         raise pytest.UsageError(f"{_PREFIX}: {error}") from None
     address, own_port = job.tasks[job.controller]
     place = address, port or own_port
     with _without_key(), _notes() as note:
         if job.own == job.controller:
             return (yield from _control(job, key, place, wait, note))
-        config.stash[TASK] = lambda: _serve(Task(job.own, job.controller, place, key), wait, note)
+        config.stash[TASK] = lambda: _serve(HostTask(job.own, job.controller, place, key), wait, note)
         return (yield)
 
 
@@ -94,7 +94,7 @@ def _notes() -> Iterator[Callable[[str], None]]:
 
 
 def _control(
-    job: Job, key: bytes, place: tuple[str, int], wait: float, note: Callable[[str], None]
+    job: TfConfigJob, key: bytes, place: tuple[str, int], wait: float, note: Callable[[str], None]
 ) -> Generator[None, int, int]:
     """Listen while pytest runs. Then tell the tasks its exit status."""
     try:
@@ -123,7 +123,7 @@ def _control(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _serve(task: Task, wait: float, note: Callable[[str], None]) -> int:
+def _serve(task: HostTask, wait: float, note: Callable[[str], None]) -> int:
     try:
         status = task.serve(wait, note)
     except TaskError as error:

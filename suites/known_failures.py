@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.known.catalogue import KNOWN
-from pytest_ddl.faults.verdict import Verdict
+from pytest_ddl.faults.verdict import RecoveryVerdict
 from suites.subject import KERAS, KERAS_3
 
 if sys.version_info >= (3, 11):
@@ -28,7 +28,7 @@ FILE = Path(__file__).with_name("expected_failures.toml")
 _RAISE = {"worker-raised", "worker-died", "unsupported-by-framework", "optimizer-not-built"}
 """Causes of failures in which TensorFlow or Keras raises, or ends the process."""
 
-VERDICTS = tuple(verdict.value for verdict in Verdict)
+VERDICTS = tuple(verdict.value for verdict in RecoveryVerdict)
 REPROS = Path(__file__).with_name("repros")
 """Folder of programs that show a failure without pytest-ddl."""
 

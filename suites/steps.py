@@ -13,7 +13,7 @@ from pytest_ddl.conformance.steps import total as total
 from suites import subject
 
 
-class Steps(steps.Steps):
+class Steps(steps.ConformanceSteps):
     """A layer with an optimizer under a strategy."""
 
     def __init__(self, strategy: Any, make: Callable[[], Any], how: str, *, build: bool = True) -> None:

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.equivalence.runs.comparer import Comparer
 from pytest_ddl.equivalence.runs.question import Question
@@ -126,7 +126,7 @@ def recording_seconds(harness: Harness, rounds: int = 5, steps: int = 60) -> dic
     spec = harness.registry.parse_variant("mirrored")
     with tempfile.TemporaryDirectory() as folder, harness.cluster(spec, DdlMark(device="cpu")) as cluster:
         job = ship.pack(steps_in_turns, (rounds, steps, folder))
-        (answer,) = cluster.ask(Kind.CALL, job, deadline=time.monotonic() + 300)
+        (answer,) = cluster.ask(RequestKind.CALL, job, deadline=time.monotonic() + 300)
         assert answer.ok, answer.failure
         found: dict[str, list[float]] = ship.unpack(answer.body)
     return {kind: statistics.median(seconds) for kind, seconds in found.items()}

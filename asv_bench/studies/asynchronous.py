@@ -28,7 +28,7 @@ from pytest_ddl.bench.launching.records import SEED
 from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.bench.training_to_target import StepsToTarget, steps_to_target
 from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.harness import process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.training.settings import RunSettings
@@ -168,7 +168,7 @@ def launch(images: Images, setting: Setting, seed: int, timeout: float) -> Cours
     settings = RunSettings(setting.batch * together, seed=seed, tmp_path=str(harness.shared_folder), observe=False)
     with harness.cluster(spec, mark, fresh=True) as cluster:
         job = ship.pack(train, (images, setting, settings))
-        answers = cluster.ask(Kind.CALL, job, deadline=time.monotonic() + timeout)
+        answers = cluster.ask(RequestKind.CALL, job, deadline=time.monotonic() + timeout)
         cluster.retired = cluster.retired or "a study ran in it"
     courses: list[Course] = all_of(answers, f"in {setting.mode} training under {variant}")
     prove(courses, setting)

@@ -36,7 +36,7 @@ from asv_bench.studies.running import add_common, conduct, numbers, tell
 from pytest_ddl.bench.launching.answers import BenchError, all_of
 from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.harness import process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.web.results import Table
@@ -130,7 +130,7 @@ def launch(variant: str, orders: Orders, timeout: float) -> list[RankCourse]:
     if reason := harness.unavailable(spec, mark):
         raise BenchError(f"{spec} cannot run here: {reason}")
     with harness.cluster(spec, mark, fresh=True) as cluster:
-        answers = cluster.ask(Kind.CALL, ship.pack(solve, (orders,)), deadline=time.monotonic() + timeout)
+        answers = cluster.ask(RequestKind.CALL, ship.pack(solve, (orders,)), deadline=time.monotonic() + timeout)
         cluster.retired = cluster.retired or "a study ran in it"
     found: list[RankCourse] = all_of(answers, f"in L-BFGS under {variant}")
     return found

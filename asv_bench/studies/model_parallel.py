@@ -23,7 +23,7 @@ from pytest_ddl.bench.metrics.costs import MEBIBYTE, peak_memory
 from pytest_ddl.bench.metrics.estimates import interval
 from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.harness import process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.web.results import NONE, Table
@@ -140,7 +140,9 @@ def device_bytes(variant: str, width: int, device: str, timeout: float) -> int:
     harness = process_harness()
     spec = harness.registry.parse_variant(variant)
     with harness.cluster(spec, DdlMark(device=device, isolation="fresh"), fresh=True) as cluster:
-        answers = cluster.ask(Kind.CALL, ship.pack(bytes_on_devices, (width,)), deadline=time.monotonic() + timeout)
+        answers = cluster.ask(
+            RequestKind.CALL, ship.pack(bytes_on_devices, (width,)), deadline=time.monotonic() + timeout
+        )
         cluster.retired = cluster.retired or "a study ran in it"
     found: list[Mapping[str, int]] = all_of(answers, f"while variables were counted under {variant}")
     return max(size for rank in found for size in rank.values())

@@ -16,6 +16,7 @@ from pytest_ddl.bench.launching.machine import load_note
 from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, UsageError, check_writable, interruptible
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.harness import process_harness
+from pytest_ddl.installing import install_line
 
 if TYPE_CHECKING:
     from asv_bench.studies.report import Report
@@ -72,7 +73,7 @@ def check_common(options: argparse.Namespace, *, packages: Sequence[str] = PACKA
             import_module(name)
         except ImportError as error:
             raise UsageError(
-                f"{name} cannot be imported ({error}), but this command needs it: pip install 'pytest-ddl[bench]'"
+                f"{name} cannot be imported ({error}), but this command needs it: {install_line('bench')}"
             ) from None
     folder = Path(options.output)
     check_writable(folder)

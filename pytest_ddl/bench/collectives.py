@@ -64,7 +64,7 @@ def measure_collectives(
     """
     from pytest_ddl.bench.launching.answers import BenchError, all_of
     from pytest_ddl.cluster import ship
-    from pytest_ddl.cluster.protocol import Kind
+    from pytest_ddl.cluster.protocol import RequestKind
     from pytest_ddl.harness import process_harness
     from pytest_ddl.items.selection import DdlMark
 
@@ -83,7 +83,7 @@ def measure_collectives(
     environ = pinned_environ(harness.registry[spec.name], spec, cores)
     with harness.cluster(spec, mark, fresh=True, environ=environ) as cluster:
         job = ship.pack(time_collectives, (tuple(sizes), tuple(kinds), samples, cores))
-        answers = cluster.ask(Kind.CALL, job, deadline=deadline)
+        answers = cluster.ask(RequestKind.CALL, job, deadline=deadline)
         # Retire the cluster: its processes are no longer fresh for another user.
         cluster.retired = cluster.retired or "collectives were measured in it"
         used = harness.device_for(spec, mark)

@@ -172,7 +172,8 @@ def summary(matrix: Matrix) -> str:
     below = [*(f"[{number}] {note}" for note, number in notes.items()), *filter(None, dict.fromkeys(remarks))]
     below += [unsure or _uncertainty(matrix), *_warnings(matrix), *_not_measured(matrix)]
     for text in (*below, _measuring(matrix), _machine(matrix)):
-        lines += textwrap.wrap(text, WIDTH, subsequent_indent="    ")
+        # A command in the text must not be cut inside one of its words.
+        lines += textwrap.wrap(text, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines)
 
 

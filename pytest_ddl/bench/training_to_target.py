@@ -26,7 +26,7 @@ from pytest_ddl.training.settings import RunSettings
 
 
 @dataclass(frozen=True)
-class Trial:
+class TargetTrial:
     """Result of one training to the target loss."""
 
     batch: int
@@ -45,12 +45,12 @@ class StepsToTarget:
     """Trials with several global batch sizes and learning rates, and the best trial of each batch size."""
 
     target: float
-    trials: tuple[Trial, ...]
+    trials: tuple[TargetTrial, ...]
 
     @property
-    def best(self) -> dict[int, Trial]:
+    def best(self) -> dict[int, TargetTrial]:
         """Batch size -> its trial with the fewest steps; without batch sizes that never reached the target."""
-        found: dict[int, Trial] = {}
+        found: dict[int, TargetTrial] = {}
         for trial in self.trials:
             if trial.steps is not None:
                 known = found.get(trial.batch)
@@ -139,7 +139,7 @@ def steps_to_target(
     """
     from pytest_ddl.bench.launching.answers import BenchError, all_of
     from pytest_ddl.cluster import ship
-    from pytest_ddl.cluster.protocol import Kind
+    from pytest_ddl.cluster.protocol import RequestKind
     from pytest_ddl.harness import process_harness
     from pytest_ddl.items.selection import DdlMark
 
@@ -163,9 +163,9 @@ def steps_to_target(
             for batch, rate in ((batch, rate) for batch, several in rates.items() for rate in several):
                 settings = RunSettings(batch, max_steps, SEED, tmp_path=str(folder), observe=False, repeat=True)
                 job = ship.pack(run_trial, (functools.partial(train, learning_rate=rate), settings, target, examples))
-                answers = cluster.ask(Kind.CALL, job, deadline=deadline)
+                answers = cluster.ask(RequestKind.CALL, job, deadline=deadline)
                 (trial,) = all_of(answers, f"in training with batch {batch} and learning rate {rate:g}")
-                trials.append(Trial(batch, rate, *trial))
+                trials.append(TargetTrial(batch, rate, *trial))
             cluster.retired = cluster.retired or "it was trained in"
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -24,10 +24,10 @@ from pytest_ddl.cluster.launcher import Launcher, Reservation, WorkerProcess, re
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.protocol import (
     Boot,
+    EndNotice,
     Failure,
-    Kind,
-    Notice,
     Request,
+    RequestKind,
     UnreadableError,
     decode,
     encode,
@@ -155,7 +155,7 @@ class Cluster:
                 replace(boot, context=replace(context, task=task, rank=index if index < cluster.num_ranks else -1))
                 for index, task in enumerate(cluster.tasks)
             ]
-            answers = cluster._gather(Kind.BOOT, cluster._boots, every, time.monotonic() + timeout)
+            answers = cluster._gather(RequestKind.BOOT, cluster._boots, every, time.monotonic() + timeout)
             if not all(answer.ok for answer in answers):
                 raise _start_error(spec, answers)
             cluster.num_replicas = answers[0].body["num_replicas"]
@@ -166,7 +166,7 @@ class Cluster:
 
     def ask(
         self,
-        kind: Kind,
+        kind: RequestKind,
         body: Any = None,
         *,
         deadline: float,
@@ -206,7 +206,7 @@ class Cluster:
 
     def _gather(
         self,
-        kind: Kind,
+        kind: RequestKind,
         bodies: Sequence[Any],
         ranks: Sequence[int],
         deadline: float,
@@ -234,9 +234,9 @@ class Cluster:
         finished = time.monotonic() - started
         return [self._with_output(answers[rank], offsets[rank], finished) for rank in ranks]
 
-    def _surroundings(self, kind: Kind) -> Surroundings:
+    def _surroundings(self, kind: RequestKind) -> Surroundings:
         """Return the changes of the environment, working directory and import path since the last request."""
-        if kind in (Kind.BOOT, Kind.SETTLE, Kind.STOP):
+        if kind in (RequestKind.BOOT, RequestKind.SETTLE, RequestKind.STOP):
             return Surroundings()
         now = Snapshot.now()
         # A pytest session in the ranks has its own import path.
@@ -253,7 +253,7 @@ class Cluster:
         """
         limit = None if self.next_item else idle_limit
         try:
-            answers = self.ask(Kind.SETTLE, limit, deadline=time.monotonic() + SETTLE_WAIT)
+            answers = self.ask(RequestKind.SETTLE, limit, deadline=time.monotonic() + SETTLE_WAIT)
         except ClusterError as error:
             # A thread that the test has started still waits for an answer.
             self.dirty = self.dirty or str(error)
@@ -325,7 +325,7 @@ class Cluster:
         if reply.id != self._asked[rank]:
             self.dirty = self.dirty or f"rank {rank} answered an older request"
             return None
-        if isinstance(reply, Notice):
+        if isinstance(reply, EndNotice):
             reporting.add(rank)
             return None
         return Answer(rank, task, Fate.REPLIED, reply.body, reply.failure)
@@ -381,7 +381,7 @@ class Cluster:
         self._known = replace(self._started, directory=None)
         boots = [replace(self._boots[one], restarted=not together, directory=None) for one in indices]
         with self._one_at_a_time(deadline):
-            answers = self._gather(Kind.BOOT, boots, indices, deadline)
+            answers = self._gather(RequestKind.BOOT, boots, indices, deadline)
         if not all(answer.ok for answer in answers):
             raise _start_error(self.spec, answers)
         return indices
@@ -410,7 +410,7 @@ class Cluster:
         if not self.dirty:
             until = time.monotonic() + TEAR_DOWN_WAIT if deadline is None else deadline
             try:
-                answers = self.ask(Kind.END_SESSION, deadline=until)
+                answers = self.ask(RequestKind.END_SESSION, deadline=until)
             except (LaunchError, ClusterError) as error:
                 self.dirty = self.dirty or str(error)
         report(answers)
@@ -420,7 +420,7 @@ class Cluster:
         self.tear_down_session()
         if self.session_plan is not None and not self.dirty and self.alive:
             with contextlib.suppress(LaunchError):
-                self.ask(Kind.STOP, deadline=time.monotonic() + STOP_WAIT)
+                self.ask(RequestKind.STOP, deadline=time.monotonic() + STOP_WAIT)
 
     def close(self) -> None:
         """End all processes and release the addresses. A second call does nothing."""

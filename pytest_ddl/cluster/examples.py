@@ -16,7 +16,7 @@ from pytest_ddl.cluster.protocol import Failure, shown
 
 
 @dataclass(frozen=True)
-class Ending:
+class CallEnding:
     """How one call of a body ended."""
 
     error: BaseException | None = None
@@ -56,7 +56,7 @@ def run_example(
     proof: Proof,
     finish: Callable[[], None],
     on_error: Callable[[], None],
-) -> Ending:
+) -> CallEnding:
     """Call the body once.
 
     The call is made inside a one-example run of Hypothesis, so that ``note``, ``event`` and ``target`` work in the
@@ -77,7 +77,7 @@ def run_example(
     instance = function.__self__ if inspect.ismethod(function) else None
     if instance is not None:
         body = body.__get__(instance)
-    endings: list[Ending] = []
+    endings: list[CallEnding] = []
 
     def once(self: Any, values: Mapping[str, Any]) -> None:
         if endings:
@@ -86,12 +86,12 @@ def run_example(
             result = body(**fixtures, **values)
             finish()
         except UnsatisfiedAssumption as error:
-            endings.append(Ending(error, rejected=True))
+            endings.append(CallEnding(error, rejected=True))
         except BaseException as error:
             on_error()
-            endings.append(Ending(error))
+            endings.append(CallEnding(error))
         else:
-            endings.append(Ending(returned=_described(result)))
+            endings.append(CallEnding(returned=_described(result)))
 
     one_example = hypothesis.settings(
         max_examples=1,
@@ -111,8 +111,8 @@ def run_example(
         # Raised by the engine itself, or by a method of the class that runs around each example. The session must go
         # on, or every later request of the item would fail.
         on_error()
-        endings[:] = [next((ending for ending in endings if ending.outcome == "failed"), Ending(error))]
-    return endings[0] if endings else Ending(RuntimeError("Hypothesis did not call the body of this test"))
+        endings[:] = [next((ending for ending in endings if ending.outcome == "failed"), CallEnding(error))]
+    return endings[0] if endings else CallEnding(RuntimeError("Hypothesis did not call the body of this test"))
 
 
 def _described(result: Any) -> str | None:

@@ -11,7 +11,7 @@ from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.call_warnings import current_filters, warn_again
 from pytest_ddl.cluster.cluster import Cluster
 from pytest_ddl.cluster.explain import RankError, explain
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.strategies.spec import StrategySpec
 
 
@@ -55,7 +55,7 @@ class ClusterHandle:
         if not ranks:
             raise RankError(f"all ranks of {self.spec} were killed, so {fn!r} would run nowhere")
         job = replace(ship.pack(fn, args, kwargs), filters=current_filters())
-        answers = self._cluster.ask(Kind.CALL, job, deadline=self._deadline, ranks=ranks)
+        answers = self._cluster.ask(RequestKind.CALL, job, deadline=self._deadline, ranks=ranks)
         if not all(answer.ok for answer in answers):
             raise RankError(explain(answers, self._cluster.num_ranks), answers)
         warn_again(warning for answer in answers for warning in answer.body.warnings)

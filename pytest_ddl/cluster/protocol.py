@@ -25,7 +25,7 @@ UNEXPECTED_PASS = "ddl_unexpected_pass"
 says so only in the report's text."""
 
 
-class Kind(str, Enum):
+class RequestKind(str, Enum):
     """Kind of a request to a worker."""
 
     BOOT = "boot"
@@ -76,7 +76,7 @@ class Boot:
 @dataclass(frozen=True)
 class Request:
     id: int
-    kind: Kind
+    kind: RequestKind
     body: Any = None
     surroundings: Surroundings = field(default_factory=Surroundings)
 
@@ -89,7 +89,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Notice:
+class EndNotice:
     """Message of a rank that its part of a request has ended with an exception. The reply follows.
 
     The report of an exception takes time: on a busy machine longer than the others wait for this rank.
@@ -188,7 +188,7 @@ class RankWarning:
     nodeid: str = ""
 
 
-def encode(message: Request | Reply | Notice) -> bytes:
+def encode(message: Request | Reply | EndNotice) -> bytes:
     """Pickle a message. If a reply cannot be pickled, pickle a failure that names the value to blame.
 
     :raises Exception: if a request cannot be pickled.

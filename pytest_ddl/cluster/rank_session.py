@@ -27,10 +27,10 @@ from pytest_ddl.cluster.proof import Proof
 from pytest_ddl.cluster.protocol import (
     UNEXPECTED_PASS,
     ExampleResult,
-    Kind,
     PhaseResult,
     RankWarning,
     Request,
+    RequestKind,
     SessionPlan,
 )
 from pytest_ddl.cluster.state import imported_files
@@ -45,7 +45,7 @@ _NO_REWRITE_WARNING = ("-W", "ignore:Module already imported:pytest.PytestAssert
 warnings are errors, pytest would not start."""
 
 
-class Worker(Protocol):
+class SessionWorker(Protocol):
     """What a session uses of the process that it runs in."""
 
     state: ProcessState
@@ -75,7 +75,7 @@ class Worker(Protocol):
 class RankSession:
     """Pytest session in this process. It runs from the request that opens it until another request ends it."""
 
-    worker: Worker
+    worker: SessionWorker
     opening: Request
     _items: dict[str, pytest.Item] = field(default_factory=dict)
     _not_collected: dict[str, str] = field(default_factory=dict)
@@ -129,15 +129,15 @@ class RankSession:
         self.worker.reply(self.opening)
         while True:
             request = self.worker.next_request()
-            if request.kind in (Kind.STOP, Kind.OPEN_SESSION):
+            if request.kind in (RequestKind.STOP, RequestKind.OPEN_SESSION):
                 self.worker.push_back(request)
                 return True
-            if request.kind is Kind.SETUP:
+            if request.kind is RequestKind.SETUP:
                 self._run_item(session, request)
-            elif request.kind is Kind.TEARDOWN:
+            elif request.kind is RequestKind.TEARDOWN:
                 # This rank did not collect the item.
                 self.worker.reply(request, PhaseResult((), False))
-            elif request.kind is Kind.END_SESSION:
+            elif request.kind is RequestKind.END_SESSION:
                 self._tear_all_down(session, request)
             else:
                 self.worker.answer(request)
@@ -180,13 +180,13 @@ class RankSession:
         self._reply(self._request, self._phase(item, "setup"))
         while True:
             request = self.worker.next_request()
-            if request.kind is Kind.TEARDOWN:
+            if request.kind is RequestKind.TEARDOWN:
                 # In a retired cluster, tear down only this item. Otherwise its xfail marker or a rerun could hide the
                 # failed tear-down of a fixture that it shares with other items.
                 keep = nextitem if request.body else item.parent
                 self._torn_down = request, self._phase(item, "teardown", {"nextitem": keep})
                 return True
-            if request.kind is not Kind.BODY:
+            if request.kind is not RequestKind.BODY:
                 self.worker.answer(request)
             elif request.body is None:
                 self._reply(request, self._phase(item, "call"))

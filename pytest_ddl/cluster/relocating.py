@@ -23,13 +23,13 @@ from pathlib import PosixPath, PurePath, PurePosixPath
 from typing import Any
 
 PLACES = "_PYTEST_DDL_PLACES"
-"""Environment variable of a rank with its :class:`Places` as JSON. It is not set if nothing has to be translated."""
+"""Environment variable of a rank with its :class:`FolderPlaces` as JSON. Not set if nothing has to be translated."""
 _BEFORE, _AFTER = r"(?<![\w.~])", r"(?=[/\s:;,'\"`()<>{}\[\]|&?#=\0]|$)"
 """Patterns of the places before and after a path in a text."""
 
 
 @dataclass(frozen=True)
-class Places:
+class FolderPlaces:
     """Folder of the user's files on the machine of the pytest process, and the copy of it on each host."""
 
     here: tuple[str, ...]
@@ -40,7 +40,7 @@ class Places:
     """Paths inside the folder that do not belong to the copy, such as an environment of Python."""
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Places | None:
+    def of(cls, environ: Mapping[str, str]) -> FolderPlaces | None:
         """Return what an agent has written into the environment of this rank."""
         found = json.loads(environ.get(PLACES) or "null")
         return found and cls(tuple(found["here"]), found["there"], tuple(found["kept"]))

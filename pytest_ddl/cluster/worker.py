@@ -22,8 +22,18 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.cluster.network import servers_kept_local
-from pytest_ddl.cluster.protocol import Boot, Failure, Kind, Notice, Reply, Request, UnreadableError, decode, encode
-from pytest_ddl.cluster.relocating import Places
+from pytest_ddl.cluster.protocol import (
+    Boot,
+    EndNotice,
+    Failure,
+    Reply,
+    Request,
+    RequestKind,
+    UnreadableError,
+    decode,
+    encode,
+)
+from pytest_ddl.cluster.relocating import FolderPlaces
 from pytest_ddl.cluster.resources import HOST, PortLease
 from pytest_ddl.cluster.ship import importable
 from pytest_ddl.cluster.state import imported_files, user_modules
@@ -76,7 +86,7 @@ class Worker:
         self._idle_limit: float | None = None
         """Seconds to wait for the next request before this process ends."""
         self._pid = os.getpid()
-        self._places = Places.of(os.environ)
+        self._places = FolderPlaces.of(os.environ)
         self._modules: Mapping[str, str] = {}
         """Files of the user's modules that the pytest process had imported when this rank was started, by name."""
         os.register_at_fork(after_in_child=self._disconnect)
@@ -103,7 +113,7 @@ class Worker:
         if boot.body.context.rank >= 0:
             self.state = ProcessState()
         self.reply(boot, facts)
-        while (request := self.next_request()).kind is not Kind.STOP:
+        while (request := self.next_request()).kind is not RequestKind.STOP:
             self.answer(request)
             if self._unanswered is not None:
                 why = "the pytest session of this rank ended without an answer; see the rank's output"
@@ -117,7 +127,7 @@ class Worker:
         while True:
             self._unanswered = request = self._pushed_back.pop() if self._pushed_back else self._wait()
             try:
-                if request.surroundings and request.kind is not Kind.STOP:
+                if request.surroundings and request.kind is not RequestKind.STOP:
                     self.state.surround(request.surroundings)
             except OSError as error:
                 self.reply(request, failure=Failure.of(error))
@@ -167,20 +177,20 @@ class Worker:
         """Send a notice that the current request has ended with an exception. Its report is not made yet."""
         self._end_stray_child()
         if self._unanswered is not None:
-            self._send(Notice(self._unanswered.id))
+            self._send(EndNotice(self._unanswered.id))
 
-    def _send(self, message: Reply | Notice) -> None:
+    def _send(self, message: Reply | EndNotice) -> None:
         data = encode(message)
         self._outgoing.send_bytes(data if self._places is None else self._places.of_rank(data))
 
     def answer(self, request: Request) -> None:
         """Carry out a request that needs no open session, and reply. The loops of a session call this too."""
-        if request.kind is Kind.CALL:
+        if request.kind is RequestKind.CALL:
             self._guarded(request, lambda: request.body.call())
-        elif request.kind is Kind.SETTLE:
+        elif request.kind is RequestKind.SETTLE:
             self._guarded(request, lambda: self.state.settle())
             self._idle_limit = request.body
-        elif request.kind is Kind.OPEN_SESSION:
+        elif request.kind is RequestKind.OPEN_SESSION:
             from pytest_ddl.cluster.rank_session import RankSession
 
             self._guarded(request, lambda: RankSession(self, request).run(), reply=False)

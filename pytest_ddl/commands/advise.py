@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.advice.confirming import LAUNCHES, Outcome, confirm
-from pytest_ddl.bench.advice.deciding import Decision, decide
-from pytest_ddl.bench.advice.program import Program
-from pytest_ddl.bench.advice.reading import NEEDS_PROGRAM, EvaluationError, evidence_of, read
-from pytest_ddl.bench.advice.text import Report
+from pytest_ddl.bench.advice.confirming import LAUNCHES, ConfirmationOutcome, confirm
+from pytest_ddl.bench.advice.deciding import AdviceDecision, decide
+from pytest_ddl.bench.advice.program import AdvisedProgram
+from pytest_ddl.bench.advice.reading import NEEDS_PROGRAM, EvaluationFileError, evidence_of, read
+from pytest_ddl.bench.advice.text import AdviceReport
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.machine import load_note
 from pytest_ddl.bench.launching.records import BenchSpec, Launch
@@ -94,7 +94,7 @@ def main(options: argparse.Namespace) -> int:
     return conducted(
         "advise",
         lambda: run(options),
-        [((EvaluationError, SettingsError), USAGE, "error: ")],
+        [((EvaluationFileError, SettingsError), USAGE, "error: ")],
         interrupted=lambda: "interrupted: no advice was given",
         clean_up=close_clusters,
     )
@@ -127,10 +127,12 @@ def run(options: argparse.Namespace, program: Callable[[Any], Any] | None = None
         options.json.write_text(json.dumps(report.as_json(), indent=1) + "\n", encoding="utf-8")
     if report.confirmation is None:
         return OK
-    return {Outcome.HELD: OK, Outcome.FAILED: WRONG, Outcome.OPEN: INCOMPLETE}[report.confirmation.outcome]
+    return {ConfirmationOutcome.HELD: OK, ConfirmationOutcome.FAILED: WRONG, ConfirmationOutcome.OPEN: INCOMPLETE}[
+        report.confirmation.outcome
+    ]
 
 
-def _from_evaluation(path: Path, options: argparse.Namespace) -> Report:
+def _from_evaluation(path: Path, options: argparse.Namespace) -> AdviceReport:
     from pytest_ddl.bench.advice.choosing import from_matrix
 
     matrix = read(path)
@@ -138,7 +140,7 @@ def _from_evaluation(path: Path, options: argparse.Namespace) -> Report:
     evidence = evidence_of(matrix, choice.variant)
     decision = decide(evidence)
     unconfirmed = NEEDS_PROGRAM if decision.advice else ""
-    return Report(choice, evidence, decision, unconfirmed=unconfirmed)
+    return AdviceReport(choice, evidence, decision, unconfirmed=unconfirmed)
 
 
 def _measured(
@@ -147,7 +149,7 @@ def _measured(
     evaluation: Path | None,
     bench: BenchSpec,
     options: argparse.Namespace,
-) -> Report:
+) -> AdviceReport:
     from pytest_ddl.bench.advice.choosing import from_matrix
     from pytest_ddl.bench.advice.collecting import Collector
     from pytest_ddl.harness import process_harness
@@ -187,7 +189,7 @@ def _measured(
         )
     elif first is not None:
         unconfirmed = _why_not(decision, options)
-    return Report(choice, evidence, decision, confirmation, unconfirmed, by_user=after is not None)
+    return AdviceReport(choice, evidence, decision, confirmation, unconfirmed, by_user=after is not None)
 
 
 def _as_in(launch: Launch, bench: BenchSpec, options: argparse.Namespace) -> BenchSpec:
@@ -197,7 +199,7 @@ def _as_in(launch: Launch, bench: BenchSpec, options: argparse.Namespace) -> Ben
     return replace(bench, batch_per_replica=None, global_batch_size=launch.global_batch_size)
 
 
-def _why_not(decision: Decision, options: argparse.Namespace) -> str:
+def _why_not(decision: AdviceDecision, options: argparse.Namespace) -> str:
     if not options.launches:
         return "--launches=0"
     name = next(text for text in options.given if not _is_file(text))
@@ -250,7 +252,7 @@ def _is_file(text: str) -> bool:
     return text.endswith(".json")
 
 
-def _given(options: argparse.Namespace) -> tuple[Path | None, Program | None, Program | None]:
+def _given(options: argparse.Namespace) -> tuple[Path | None, AdvisedProgram | None, AdvisedProgram | None]:
     files = [text for text in options.given if _is_file(text)]
     targets = [text for text in options.given if not _is_file(text)]
     if len(files) > 1 or len(targets) > 1:
@@ -259,11 +261,11 @@ def _given(options: argparse.Namespace) -> tuple[Path | None, Program | None, Pr
     sys.path.insert(0, str(Path.cwd()))
     if options.after is not None and not targets:
         raise UsageError(f"--after={options.after}: give the training function without the change, too")
-    after = None if options.after is None else Program.find(options.after)
+    after = None if options.after is None else AdvisedProgram.find(options.after)
     evaluation = Path(files[0]) if files else None
     if evaluation is not None:
         read(evaluation)
-    return evaluation, Program.find(targets[0]) if targets else None, after
+    return evaluation, AdvisedProgram.find(targets[0]) if targets else None, after
 
 
 def _bench(options: argparse.Namespace, *, measures: bool) -> BenchSpec:

@@ -15,15 +15,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from pytest_ddl.bench.evaluating import page, store, table
-from pytest_ddl.bench.evaluating.plan import SWEEP, Plan, cells_of
-from pytest_ddl.bench.evaluating.records import Cell, Evaluation, Identity
-from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
+from pytest_ddl.bench.evaluating.plan import SWEEP, EvaluationPlan, cells_of
+from pytest_ddl.bench.evaluating.records import EvaluatedCell, Evaluation, Identity
+from pytest_ddl.bench.evaluating.running import EvaluationError, EvaluationRunner
 from pytest_ddl.bench.launching.machine import load_note, machine_facts
 from pytest_ddl.bench.launching.pinning import available_cores
 from pytest_ddl.bench.outcome import OK, USAGE, WRONG, UsageError, check_writable, failed
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.commands.frame import add_strategy, close_clusters, conducted, find_target, former, numbers, tell
 from pytest_ddl.harness import Harness, process_harness
+from pytest_ddl.installing import install_line
 from pytest_ddl.target import Target
 
 _START_MESSAGE = re.compile(r"I\d{4} |WARNING: All log messages before absl|To enable the following instructions")
@@ -124,13 +125,13 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         evaluation = found
         state = "is complete" if found.complete else "goes on"
         tell(f"the evaluation in {folder}, started {found.started}, {state}")
-    runner = Runner(harness, train, plan, tell, lambda results: store.save(results, folder))
+    runner = EvaluationRunner(harness, train, plan, tell, lambda results: store.save(results, folder))
     if not evaluation.complete:
         evaluation = runner.run(evaluation)
     return _conclude(evaluation, folder)
 
 
-def _gpu_notes(harness: Harness, cells: tuple[Cell, ...], plan: Plan) -> list[str]:
+def _gpu_notes(harness: Harness, cells: tuple[EvaluatedCell, ...], plan: EvaluationPlan) -> list[str]:
     """Return a note if replicas share GPUs. The workers of parameter servers share the first one."""
     from pytest_ddl.items.selection import DdlMark
 
@@ -143,7 +144,7 @@ def _gpu_notes(harness: Harness, cells: tuple[Cell, ...], plan: Plan) -> list[st
     return [f"{', '.join(shared)}: replicas share GPUs, so their speed says nothing about scaling."] if shared else []
 
 
-def _new(identity: Identity, cells: tuple[Cell, ...], notes: list[str]) -> Evaluation:
+def _new(identity: Identity, cells: tuple[EvaluatedCell, ...], notes: list[str]) -> Evaluation:
     load = load_note()
     if load:
         notes = [*notes, f"The machine was busy at the start ({load}): these times are not reliable."]
@@ -158,7 +159,7 @@ def _new(identity: Identity, cells: tuple[Cell, ...], notes: list[str]) -> Evalu
 
 def _conclude(evaluation: Evaluation, folder: Path) -> int:
     """Print the result, write the page, and return the exit status."""
-    summary = table.Summary(evaluation)
+    summary = table.EvaluationSummary(evaluation)
     sys.stdout.write(table.text(summary))
     sys.stdout.flush()
     try:
@@ -171,7 +172,7 @@ def _conclude(evaluation: Evaluation, folder: Path) -> int:
     return OK if evaluation.matrix.launches else failed("evaluate", "error: nothing could be measured", WRONG)
 
 
-def _identity(options: argparse.Namespace, plan: Plan, sizes: tuple[int, ...], target: Target) -> Identity:
+def _identity(options: argparse.Namespace, plan: EvaluationPlan, sizes: tuple[int, ...], target: Target) -> Identity:
     from importlib.metadata import PackageNotFoundError, version
 
     import pytest_ddl
@@ -190,7 +191,7 @@ def _identity(options: argparse.Namespace, plan: Plan, sizes: tuple[int, ...], t
     return Identity(options.target, store.digest_of(target.file), chosen, versions, machine)
 
 
-def _plan(options: argparse.Namespace) -> tuple[Plan, tuple[int, ...]]:
+def _plan(options: argparse.Namespace) -> tuple[EvaluationPlan, tuple[int, ...]]:
     """Check the options that do not depend on the machine, and return the plan and the numbers of replicas.
 
     :raises UsageError: if an option cannot be used.
@@ -211,12 +212,12 @@ def _plan(options: argparse.Namespace) -> tuple[Plan, tuple[int, ...]]:
             importlib.import_module(name)
         except ImportError as error:
             raise UsageError(
-                f"{name} cannot be imported ({error}), but this command needs it: pip install 'pytest-ddl[bench]'"
+                f"{name} cannot be imported ({error}), but this command needs it: {install_line('bench')}"
             ) from None
     sizes = tuple(factor * batch for factor in SWEEP)
     if options.batch_sizes is not None:
         sizes = () if options.batch_sizes == "none" else numbers("--batch-sizes", options.batch_sizes)
-    plan = Plan(
+    plan = EvaluationPlan(
         batch=batch,
         batch_rule=rule,
         seeds=options.seeds,

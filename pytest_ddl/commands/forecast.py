@@ -8,14 +8,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_ddl.bench.forecasting.evidence import UNKNOWN_LINK, Evidence, Link, Observation, Origin, parse_link
+from pytest_ddl.bench.forecasting.evidence import UNKNOWN_LINK, ForecastEvidence, Link, Observation, Origin, parse_link
 from pytest_ddl.bench.forecasting.from_matrix import NoEvidenceError, Stated, evidence_of
 from pytest_ddl.bench.forecasting.picture import draw
 from pytest_ddl.bench.forecasting.predicting import FLOOR, Forecast, forecast
 from pytest_ddl.bench.forecasting.priors import WITHIN, speed_of
-from pytest_ddl.bench.forecasting.published import Series
+from pytest_ddl.bench.forecasting.published import PublishedSeries
 from pytest_ddl.bench.forecasting.score import Scored, ScoreError, compare, keep, summaries
-from pytest_ddl.bench.forecasting.sources import SourceError, earlier, measured, series_of
+from pytest_ddl.bench.forecasting.sources import EvidenceFileError, earlier, measured, series_of
 from pytest_ddl.bench.forecasting.text import comparison, report
 from pytest_ddl.bench.metrics.registry import MissingPackageError
 from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, OK, USAGE, WRONG, UsageError
@@ -85,7 +85,7 @@ def main(options: argparse.Namespace) -> int:
         "forecast",
         lambda: _run(options),
         [
-            ((SourceError, ScoreError), USAGE, "error: "),
+            ((EvidenceFileError, ScoreError), USAGE, "error: "),
             ((FailedError, MissingPackageError), FAILED, "error: "),
             ((OSError,), FAILED, "error: a file could not be written: "),
         ],
@@ -123,7 +123,7 @@ def _run(options: argparse.Namespace) -> int:
     return _compared(options, compare(before.program, before.points, _later(options, before.strategy, stated)))
 
 
-def _measured(options: argparse.Namespace, stated: Stated) -> Evidence:
+def _measured(options: argparse.Namespace, stated: Stated) -> ForecastEvidence:
     """Measure a training function.
 
     :raises UsageError: if it cannot be measured here.
@@ -158,7 +158,7 @@ def _measured(options: argparse.Namespace, stated: Stated) -> Evidence:
         process_harness().close()
 
 
-def _forecast(options: argparse.Namespace, evidence: Evidence, replicas: list[int]) -> int:
+def _forecast(options: argparse.Namespace, evidence: ForecastEvidence, replicas: list[int]) -> int:
     start = max(2, evidence.largest.size.replicas)
     wanted = replicas or [start * 2**power for power in range(5)]
     made = forecast(evidence, wanted, strong=options.strong, floor=options.floor)
@@ -198,7 +198,7 @@ def _series(options: argparse.Namespace, path: Path, stated: Stated, replicas: l
     return _compared(options, scores)
 
 
-def _with_options(series: Series, stated: Stated, servers: int | None) -> Series:
+def _with_options(series: PublishedSeries, stated: Stated, servers: int | None) -> PublishedSeries:
     """Return a series with what the options state in place of what its rows say."""
     before = series.evidence
     changed = replace(
@@ -258,7 +258,7 @@ def _later(options: argparse.Namespace, strategy: str, stated: Stated) -> list[O
     """
     evidence = measured([Path(options.check)], options.strategy or strategy, stated)
     if evidence.shares_cores:
-        raise SourceError(f"{options.check}: {evidence.shares_cores}")
+        raise EvidenceFileError(f"{options.check}: {evidence.shares_cores}")
     return list(evidence.observations)
 
 

@@ -15,10 +15,10 @@ from typing import Any
 from pytest_ddl.bench.git import GitError, commit_url, read_log
 from pytest_ddl.bench.history.confirm import FILE, Confirm, Confirmations, at_most, confirm_all
 from pytest_ddl.bench.history.detect import MARGIN, NOT_RE_RUN, Change, DetectorMissingError, changes
-from pytest_ddl.bench.history.model import History, Problem
+from pytest_ddl.bench.history.model import History, HistoryProblem
 from pytest_ddl.bench.history.page import write_page
 from pytest_ddl.bench.history.read import NoResultsError, read_results
-from pytest_ddl.bench.history.report import Report, explain, github_annotations, step_summary, text_of
+from pytest_ddl.bench.history.report import HistoryReport, explain, github_annotations, step_summary, text_of
 from pytest_ddl.bench.metrics.registry import MissingPackageError
 from pytest_ddl.bench.outcome import FAILED, USAGE, UsageError
 from pytest_ddl.commands.frame import check_file, conducted, tell
@@ -42,7 +42,7 @@ class ConfigurationError(Exception):
 
 
 @dataclass(frozen=True)
-class Places:
+class HistoryPlaces:
     """Settings that are needed from asv's configuration. Paths are absolute."""
 
     configuration: Path | None
@@ -121,7 +121,7 @@ def _run(options: argparse.Namespace, confirm: Confirm | None) -> int:
     return report.exit_status
 
 
-def _publish(places: Places) -> None:
+def _publish(places: HistoryPlaces) -> None:
     if places.configuration is None:
         raise ConfigurationError("--publish needs asv's configuration: give --config asv.conf.json")
     command = [sys.executable, "-m", "asv", "publish", "--config", str(places.configuration.resolve())]
@@ -131,7 +131,9 @@ def _publish(places: Places) -> None:
         raise ConfigurationError(f"`asv publish` ended with status {done.returncode}; what it said is above")
 
 
-def _judge(history: History, places: Places, options: argparse.Namespace, confirm: Confirm | None) -> Report:
+def _judge(
+    history: History, places: HistoryPlaces, options: argparse.Namespace, confirm: Confirm | None
+) -> HistoryReport:
     found: list[Change] = []
     notes: list[str] = []
     if options.detect:
@@ -147,10 +149,10 @@ def _judge(history: History, places: Places, options: argparse.Namespace, confir
     judged = confirm_all(found, confirm, known, positions, options.margin)
     if any(one.verdict == NOT_RE_RUN for one in judged):
         notes.append("Candidates were not re-run: give --confirm on the machine that the results are from")
-    return Report(history, tuple(judged), frozenset(options.accept), tuple(notes))
+    return HistoryReport(history, tuple(judged), frozenset(options.accept), tuple(notes))
 
 
-def _changes(history: History, margin: float) -> tuple[list[Change], list[Problem]]:
+def _changes(history: History, margin: float) -> tuple[list[Change], list[HistoryProblem]]:
     """Return the changes in all series, and a problem if some cannot be searched. Counters need no package."""
     found: list[Change] = []
     missing: list[str] = []
@@ -162,10 +164,10 @@ def _changes(history: History, margin: float) -> tuple[list[Change], list[Proble
     if not missing:
         return found, []
     message = f"{len(missing)} of {len(history.series)} series were not searched for changes: {missing[0]}"
-    return found, [Problem("unsearched", message, "series")]
+    return found, [HistoryProblem("unsearched", message, "series")]
 
 
-def _gate(options: argparse.Namespace, places: Places) -> Confirm:
+def _gate(options: argparse.Namespace, places: HistoryPlaces) -> Confirm:
     from pytest_ddl.bench.history.rerun import gate_confirmation
 
     if places.repository is None:
@@ -184,7 +186,7 @@ def _gate(options: argparse.Namespace, places: Places) -> Confirm:
         raise ConfigurationError(str(error)) from error
 
 
-def places_of(options: argparse.Namespace) -> Places:
+def places_of(options: argparse.Namespace) -> HistoryPlaces:
     """Return the settings from the options, else from asv's configuration.
 
     :raises ConfigurationError: if there is no configuration that can be used.
@@ -211,7 +213,7 @@ def places_of(options: argparse.Namespace) -> Places:
     branches = data.get("branches") or ["HEAD"]
     link = str(data.get("show_commit_url", "")).strip("#") or (commit_url(repository) if repository else "")
     branch = options.branch or str(branches[0] or "HEAD")
-    return Places(path, results, html, repository, branch, str(data.get("project", "")), link)
+    return HistoryPlaces(path, results, html, repository, branch, str(data.get("project", "")), link)
 
 
 def check_outputs(html: Path) -> None:

@@ -14,7 +14,7 @@ from pytest_ddl.bench.outcome import FAILED, failed
 from pytest_ddl.commands.frame import add_strategy, positive
 from pytest_ddl.config import given_options, seconds_argument
 from pytest_ddl.trying.legacy import imports_keras, keras_2_name
-from pytest_ddl.trying.source import Source, SourceError
+from pytest_ddl.trying.source import Script, ScriptError
 
 EPILOG = """\
 Options of pytest, for example -n 2, go into the environment variable PYTEST_ADDOPTS.
@@ -61,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Run pytest on the script in place of this process, or return the exit status of a usage error."""
     try:
-        source = Source.read(options.script)
-    except SourceError as error:
+        source = Script.read(options.script)
+    except ScriptError as error:
         return failed("try", str(error), FAILED)
     missing = [str(path) for path in options.data if not path.exists()]
     if missing:

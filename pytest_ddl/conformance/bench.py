@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RankAnswer:
     """Result of a check on one rank."""
 
     value: Any = None
@@ -39,17 +39,17 @@ class Answer:
         return bool(self.problem or self.skipped)
 
 
-def on_rank(name: str, subject: Subject) -> Answer:
+def on_rank(name: str, subject: Subject) -> RankAnswer:
     """Run a check on this rank."""
     from pytest_ddl.cluster.worker import current_strategy
 
     with prepared(subject.flavor, subject.precision):
         try:
-            return Answer(CONFORMANCE_CHECKS[name].function(current_strategy(), subject))
+            return RankAnswer(CONFORMANCE_CHECKS[name].function(current_strategy(), subject))
         except MismatchError as error:
-            return Answer(problem=str(error))
+            return RankAnswer(problem=str(error))
         except NotJudgedError as error:
-            return Answer(skipped=str(error))
+            return RankAnswer(skipped=str(error))
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Planned:
             compare(Training(self.check.name, self.subject), global_batch_size=GLOBAL_BATCH, steps=4)
             return
         try:
-            answers: list[Answer] = call(on_rank, self.check.name, self.subject)
+            answers: list[RankAnswer] = call(on_rank, self.check.name, self.subject)
         except RankError as error:
             # After a rank has found something, the others may wait in a collective and are stopped there.
             found = [unpack(one.body) for one in error.answers if one.ok]

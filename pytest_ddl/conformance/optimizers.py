@@ -11,7 +11,7 @@ from pytest_ddl.conformance.comparing import SINGLE, compare
 from pytest_ddl.conformance.kinds import package_of
 from pytest_ddl.conformance.registry import register
 from pytest_ddl.conformance.running import components, each, is_coordinator, replicas_of
-from pytest_ddl.conformance.steps import Array, Steps, follow
+from pytest_ddl.conformance.steps import Array, ConformanceSteps, follow
 from pytest_ddl.conformance.subjects import Subject
 
 _ROWS = 6
@@ -24,7 +24,7 @@ def variables_of(optimizer: Any) -> list[Any]:
     return list(found() if callable(found) else found)
 
 
-class OneDevice:
+class OptimizerOnOneDevice:
     """The same optimizer out of the strategy, which gets the sum of the gradients.
 
     :param what: ``"weights"``, ``"slots"`` or ``"iterations"``: the variables to compare.
@@ -34,18 +34,20 @@ class OneDevice:
         import tensorflow as tf
 
         self._what = what
-        self._steps = Steps(tf.distribute.get_strategy(), subject.make, "eager", keras=package_of(subject.flavor))
+        self._steps = ConformanceSteps(
+            tf.distribute.get_strategy(), subject.make, "eager", keras=package_of(subject.flavor)
+        )
 
     def update(self, gradients: Sequence[Array]) -> None:
         """Make one update."""
         self._steps.apply([gradients])
 
-    def expected(self, steps: Steps) -> Iterator[tuple[Any, Any]]:
+    def expected(self, steps: ConformanceSteps) -> Iterator[tuple[Any, Any]]:
         """Yield variables of the optimizer under a strategy, with the values of the one on one device."""
         for variable, own in zip(self._of(steps), self._of(self._steps), strict=True):
             yield variable, np.asarray(own)
 
-    def _of(self, steps: Steps) -> list[Any]:
+    def _of(self, steps: ConformanceSteps) -> list[Any]:
         if self._what == "weights":
             return list(steps.variables)
         if self._what == "iterations":
@@ -55,8 +57,8 @@ class OneDevice:
 
 
 def _follow(strategy: Any, subject: Subject, what: str, how: str = "function") -> None:
-    steps = Steps(strategy, subject.make, how, keras=package_of(subject.flavor))
-    follow(steps, OneDevice(subject, what), SINGLE)
+    steps = ConformanceSteps(strategy, subject.make, how, keras=package_of(subject.flavor))
+    follow(steps, OptimizerOnOneDevice(subject, what), SINGLE)
 
 
 @register(

@@ -24,7 +24,7 @@ def gradient(step: int, replica: int) -> tuple[Array, ...]:
     return tuple((1 + replica) * draw.normal(size=weight.shape) for weight in WEIGHTS)
 
 
-class Steps:
+class ConformanceSteps:
     """A layer with an optimizer under a strategy.
 
     :param keras: package of Keras; by default Keras 3.
@@ -88,11 +88,11 @@ class Model(Protocol):
     def update(self, gradients: Sequence[Array]) -> None:
         """Make one update."""
 
-    def expected(self, steps: Steps) -> Iterator[tuple[Any, Any]]:
+    def expected(self, steps: ConformanceSteps) -> Iterator[tuple[Any, Any]]:
         """Yield variables with the values that they should have after the updates so far."""
 
 
-def follow(steps: Steps, model: Model, rtol: float) -> None:
+def follow(steps: ConformanceSteps, model: Model, rtol: float) -> None:
     """Make steps with gradients that differ by replica, and compare with the model after each.
 
     The model gets their sum; under a coordinator it gets them one after the other.

@@ -6,7 +6,7 @@ import ctypes
 import time
 from pathlib import Path
 
-from pytest_ddl.doctor.findings import Finding, ok, warning
+from pytest_ddl.doctor.findings import DoctorFinding, ok, warning
 
 SYNCHRONIZED = Path("/run/systemd/timesync/synchronized")
 BEGIN = 1_700_000_000
@@ -16,7 +16,7 @@ _SIZE_OF_TIMEX = 1024
 _FIX = "set it by NTP, for example with `timedatectl set-ntp true`, in a container on its host"
 
 
-def clock() -> Finding:
+def clock() -> DoctorFinding:
     wall = time.time()
     if wall < BEGIN:
         return warning(f"the clock says {time.strftime('%Y-%m-%d', time.gmtime(wall))}", _FIX)

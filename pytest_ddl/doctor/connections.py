@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_ddl.cluster import network
 from pytest_ddl.cluster.obstacles import LaunchError, loopback_problem, without_proxy_here
 from pytest_ddl.cluster.resources import FIRST_PORT, LAST_PORT, PortLease
-from pytest_ddl.doctor.findings import Finding, ok, problem, warning
+from pytest_ddl.doctor.findings import DoctorFinding, ok, problem, warning
 
 PORTS = 16
 """Ports that are leased at once: more than the largest default cluster needs, and few enough to take no time."""
@@ -31,12 +31,12 @@ def addresses_of(name: str) -> list[str]:
     return list(dict.fromkeys(str(address[0]) for *_others, address in found))
 
 
-def loopback() -> Finding:
+def loopback() -> DoctorFinding:
     down = loopback_problem()
     return ok("processes can connect over 127.0.0.1") if down is None else problem(*down)
 
 
-def ports() -> Finding:
+def ports() -> DoctorFinding:
     """Lease ports as a cluster does, and connect over one of them."""
     try:
         lease = PortLease(PORTS)
@@ -57,7 +57,7 @@ def ports() -> Finding:
     return _outgoing() or ok(f"ports between {FIRST_PORT} and {LAST_PORT} can be leased, and carry connections")
 
 
-def _outgoing() -> Finding | None:
+def _outgoing() -> DoctorFinding | None:
     """Return a warning if outgoing connections use the ports of clusters."""
     try:
         first, last = map(int, EPHEMERAL.read_text(encoding="ascii").split())
@@ -69,7 +69,7 @@ def _outgoing() -> Finding | None:
     return warning(found, 'sysctl -w net.ipv4.ip_local_port_range="32768 60999"')
 
 
-def host_name() -> Finding:
+def host_name() -> DoctorFinding:
     name = socket.gethostname()
     try:
         found = addresses_of(name)
@@ -83,7 +83,7 @@ def host_name() -> Finding:
     return ok(f"the host name {name} means {', '.join(found)}")
 
 
-def localhost() -> Finding:
+def localhost() -> DoctorFinding:
     fix = "add the line '127.0.0.1 localhost' to /etc/hosts"
     try:
         found = addresses_of("localhost")
@@ -94,7 +94,7 @@ def localhost() -> Finding:
     return ok("the name localhost means 127.0.0.1")
 
 
-def proxies() -> Finding:
+def proxies() -> DoctorFinding:
     changes = {name: value for name, value in without_proxy_here(os.environ).items() if os.environ.get(name) != value}
     if not changes:
         return ok("no proxy is used for 127.0.0.1")
@@ -102,7 +102,7 @@ def proxies() -> Finding:
     return warning(found, "export " + " ".join(f"{name}='{value}'" for name, value in sorted(changes.items())))
 
 
-def namespace() -> Finding:
+def namespace() -> DoctorFinding:
     """Try what ``--ddl-network=isolated`` does, in a process of its own, because there is no way back."""
     # The module needs only the standard library, so the child is started without site-packages, which is faster.
     command = [sys.executable, "-I", "-S", "-c", _ISOLATE, str(network.__file__)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import glob
 
 from pytest_ddl.bench.launching.machine import machine_facts
-from pytest_ddl.doctor.findings import Finding, ok, warning
+from pytest_ddl.doctor.findings import DoctorFinding, ok, warning
 from pytest_ddl.doctor.versions import installed
+from pytest_ddl.installing import install_line
 
 NODES = "/dev/nvidia[0-9]*"
 
@@ -16,7 +17,7 @@ def gpu_names() -> list[str]:
     return [name for name in machine_facts()["gpu"].split(", ") if name]
 
 
-def gpus() -> Finding:
+def gpus() -> DoctorFinding:
     names, nodes = gpu_names(), glob.glob(NODES)
     if not names and not nodes:
         return ok("no NVIDIA GPU; replicas run on virtual devices of the CPU")
@@ -25,5 +26,5 @@ def gpus() -> Finding:
         return warning(found, "give the container its GPUs, for example docker run --gpus=all")
     what = f"{len(names) or len(nodes)} GPU ({', '.join(names) or 'name unknown'})"
     if installed("tensorflow-cpu") or installed("tf-nightly-cpu"):
-        return warning(f"{what}, but this TensorFlow is built for CPUs", "pip install 'pytest-ddl[gpu]'")
+        return warning(f"{what}, but this TensorFlow is built for CPUs", install_line("gpu"))
     return ok(what)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_ddl.doctor.findings import Finding, ok, problem, warning
+from pytest_ddl.doctor.findings import DoctorFinding, ok, problem, warning
 from pytest_ddl.doctor.versions import installed
 
 
@@ -18,11 +18,11 @@ class Variable:
     name: str
     effect: str
     """Text after its name and value that says what it does."""
-    wrong: Callable[[str], Finding | None] = lambda _value: None
+    wrong: Callable[[str], DoctorFinding | None] = lambda _value: None
     """Returns a warning or a problem for some values. Other values are only mentioned."""
 
 
-def _tf_config(value: str) -> Finding:
+def _tf_config(value: str) -> DoctorFinding:
     fix = "unset TF_CONFIG"
     try:
         cluster = ", ".join(f"{len(hosts)} {name}" for name, hosts in json.loads(value)["cluster"].items())
@@ -32,27 +32,27 @@ def _tf_config(value: str) -> Finding:
     return warning(found, fix)
 
 
-def _no_gpu(value: str) -> Finding | None:
+def _no_gpu(value: str) -> DoctorFinding | None:
     if value.strip() not in ("", "-1"):
         return None
     return warning(f"CUDA_VISIBLE_DEVICES={value!r} hides all GPUs", "unset CUDA_VISIBLE_DEVICES, or name GPUs in it")
 
 
-def _legacy_keras(value: str) -> Finding | None:
+def _legacy_keras(value: str) -> DoctorFinding | None:
     if value.strip().lower() not in ("1", "true") or installed("tf_keras"):
         return None
     found = f"TF_USE_LEGACY_KERAS={value} makes tf.keras the package tf_keras, which is not installed"
     return problem(found, "unset TF_USE_LEGACY_KERAS, or pip install tf_keras of TensorFlow's version")
 
 
-def _backend(value: str) -> Finding | None:
+def _backend(value: str) -> DoctorFinding | None:
     if value in ("", "tensorflow"):
         return None
     return problem(f"KERAS_BACKEND={value}, and tf.distribute needs the backend tensorflow", "unset KERAS_BACKEND")
 
 
-def _number(name: str) -> Callable[[str], Finding | None]:
-    def wrong(value: str) -> Finding | None:
+def _number(name: str) -> Callable[[str], DoctorFinding | None]:
+    def wrong(value: str) -> DoctorFinding | None:
         if value.isdecimal() or value == "":
             return None
         return warning(f"{name}={value!r} is not a number", f"unset {name}")
@@ -80,7 +80,7 @@ VARIABLES = (
 """Variables to look for. To add one, add an entry here."""
 
 
-def variables() -> list[Finding]:
+def variables() -> list[DoctorFinding]:
     """Judge each variable that is set. Those that are only mentioned are one finding."""
     wrong, mentioned = [], []
     for variable in VARIABLES:

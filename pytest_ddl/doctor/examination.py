@@ -7,27 +7,27 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_ddl.doctor.findings import Finding, Status, problem
-from pytest_ddl.doctor.registry import Probe
+from pytest_ddl.doctor.findings import DoctorFinding, Status, problem
+from pytest_ddl.doctor.registry import DoctorProbe
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProbeAnswer:
     """Findings of one probe."""
 
-    probe: Probe
-    findings: tuple[Finding, ...]
+    probe: DoctorProbe
+    findings: tuple[DoctorFinding, ...]
 
-    def with_status(self, status: Status) -> list[Finding]:
+    def with_status(self, status: Status) -> list[DoctorFinding]:
         return [finding for finding in self.findings if finding.status is status]
 
 
 class _Asked:
     """Probe that runs in a thread of its own, which ends with the process if the probe blocks."""
 
-    def __init__(self, probe: Probe) -> None:
+    def __init__(self, probe: DoctorProbe) -> None:
         self.probe = probe
-        self._answer: tuple[Finding, ...] | None = None
+        self._answer: tuple[DoctorFinding, ...] | None = None
         self._thread = threading.Thread(target=self._ask, name=f"doctor-{probe.name}", daemon=True)
         self._deadline = time.monotonic() + probe.seconds
         try:
@@ -42,14 +42,14 @@ class _Asked:
     def _ask(self) -> None:
         try:
             found = self.probe.run()
-            answer = (found,) if isinstance(found, Finding) else tuple(found)
+            answer = (found,) if isinstance(found, DoctorFinding) else tuple(found)
         except Exception as error:
             # Whatever fails, the user must hear that nothing is known here.
             text = " ".join(f"{type(error).__name__}: {error}".split())
             answer = (_could_not(self.probe, text, "mend what it names, or report this as a defect of pytest-ddl"),)
         self._answer = answer
 
-    def answer(self) -> Answer:
+    def answer(self) -> ProbeAnswer:
         if self._answer is None:
             self._thread.join(max(0.0, self._deadline - time.monotonic()))
         # One reading, because the thread may answer late.
@@ -57,14 +57,14 @@ class _Asked:
         if found is None:
             said = f"it gave no answer within {self.probe.seconds:g} s"
             found = (_could_not(self.probe, said, f"find out what blocks: {self.probe.title}"),)
-        return Answer(self.probe, found)
+        return ProbeAnswer(self.probe, found)
 
 
-def _could_not(probe: Probe, reason: str, fix: str) -> Finding:
+def _could_not(probe: DoctorProbe, reason: str, fix: str) -> DoctorFinding:
     return problem(f"the probe {probe.name} could not be completed: {reason}", fix)
 
 
-def examine(probes: Iterable[Probe]) -> Sequence[Answer]:
+def examine(probes: Iterable[DoctorProbe]) -> Sequence[ProbeAnswer]:
     """Run probes on this machine, and return their answers in the same order."""
     asked = [_Asked(probe) for probe in probes]
     return [one.answer() for one in asked]

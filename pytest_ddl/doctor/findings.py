@@ -15,7 +15,7 @@ class Status(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """One line of what was found.
 
     :raises ValueError: if something is wrong and no fix is named, or if a text has several lines.
@@ -32,13 +32,13 @@ class Finding:
             raise ValueError(f"{self.found!r}, {self.fix!r}: each text of a finding is one line")
 
 
-def ok(found: str) -> Finding:
-    return Finding(Status.OK, found)
+def ok(found: str) -> DoctorFinding:
+    return DoctorFinding(Status.OK, found)
 
 
-def warning(found: str, fix: str) -> Finding:
-    return Finding(Status.WARNING, found, fix)
+def warning(found: str, fix: str) -> DoctorFinding:
+    return DoctorFinding(Status.WARNING, found, fix)
 
 
-def problem(found: str, fix: str) -> Finding:
-    return Finding(Status.PROBLEM, found, fix)
+def problem(found: str, fix: str) -> DoctorFinding:
+    return DoctorFinding(Status.PROBLEM, found, fix)

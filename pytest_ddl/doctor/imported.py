@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from pytest_ddl.doctor.findings import Finding, ok, problem
+from pytest_ddl.doctor.findings import DoctorFinding, ok, problem
 
 SECONDS = 60.0
 _MARK = "pytest-ddl-devices:"
@@ -20,7 +20,7 @@ _LIST = (
 )
 
 
-def tensorflow() -> Finding:
+def tensorflow() -> DoctorFinding:
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, "-c", _BEGIN + _LIST, str(os.getpid())]
     fix = 'see what `python -c "import tensorflow"` says; pip install --force-reinstall may mend it'

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_ddl.cluster import cgroups
 from pytest_ddl.cluster.obstacles import limits
-from pytest_ddl.doctor.findings import Finding, ok, problem, warning
+from pytest_ddl.doctor.findings import DoctorFinding, ok, problem, warning
 
 RANKS = 2
 """Ranks of the smallest cluster of several workers, ``multi_worker_mirrored``."""
@@ -27,7 +27,7 @@ PROC = Path("/proc")
 _MIB = 2**20
 
 
-def descriptors() -> Finding:
+def descriptors() -> DoctorFinding:
     limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY or limit >= DESCRIPTORS:
         return ok(f"a process may open {_number(limit)} files")
@@ -36,7 +36,7 @@ def descriptors() -> Finding:
     return problem(found, fix) if limit < LEAST_DESCRIPTORS else warning(f"{found}, which is few for many ranks", fix)
 
 
-def processes() -> Finding:
+def processes() -> DoctorFinding:
     """Compare the limits on threads with those of two ranks. Root is free of the limit of users."""
     limit, _hard = resource.getrlimit(resource.RLIMIT_NPROC)
     left = {}
@@ -67,7 +67,7 @@ def _own_threads() -> int:
     return total
 
 
-def memory() -> Finding:
+def memory() -> DoctorFinding:
     limited = limits()
     if limited is not None:
         return problem(*limited) if _address_space() < LEAST_ADDRESSES else warning(*limited)
@@ -97,7 +97,7 @@ def _available() -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def cores() -> Finding:
+def cores() -> DoctorFinding:
     usable, all_cores = cgroups.usable_cores(), os.cpu_count() or 1
     if usable < RANKS:
         found = f"this process may use {usable:.3g} of {all_cores} cores, and {RANKS} ranks share them"

@@ -6,19 +6,19 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from pytest_ddl.doctor.examination import Answer
+from pytest_ddl.doctor.examination import ProbeAnswer
 from pytest_ddl.doctor.findings import Status
 
 FORMAT = 1
 """Version of the JSON, which changes if a field changes its meaning."""
 
 
-def as_text(answers: Sequence[Answer]) -> str:
+def as_text(answers: Sequence[ProbeAnswer]) -> str:
     """Return what is right by group, then warnings, then problems, which are next to the prompt of the shell."""
     return "".join(f"{line}\n" for line in _lines(answers))
 
 
-def _lines(answers: Sequence[Answer]) -> Iterator[str]:
+def _lines(answers: Sequence[ProbeAnswer]) -> Iterator[str]:
     ordered = sorted(answers, key=lambda answer: _groups(answers).index(answer.probe.group))
     for group, members in groupby(ordered, key=lambda answer: answer.probe.group):
         right = [finding for answer in members for finding in answer.with_status(Status.OK)]
@@ -35,15 +35,15 @@ def _lines(answers: Sequence[Answer]) -> Iterator[str]:
     yield _verdict(answers)
 
 
-def _groups(answers: Sequence[Answer]) -> list[str]:
+def _groups(answers: Sequence[ProbeAnswer]) -> list[str]:
     return list(dict.fromkeys(answer.probe.group for answer in answers))
 
 
-def count(answers: Sequence[Answer], status: Status) -> int:
+def count(answers: Sequence[ProbeAnswer], status: Status) -> int:
     return sum(len(answer.with_status(status)) for answer in answers)
 
 
-def _verdict(answers: Sequence[Answer]) -> str:
+def _verdict(answers: Sequence[ProbeAnswer]) -> str:
     problems, warnings = count(answers, Status.PROBLEM), count(answers, Status.WARNING)
     can = "cannot run distributed TensorFlow tests yet" if problems else "can run distributed TensorFlow tests"
     numbers = [
@@ -54,7 +54,7 @@ def _verdict(answers: Sequence[Answer]) -> str:
     return f"This machine {can}: {', '.join([*numbers, f'{count(answers, Status.OK)} ok'])}"
 
 
-def as_json(answers: Sequence[Answer], host: str) -> str:
+def as_json(answers: Sequence[ProbeAnswer], host: str) -> str:
     """Return one object for programs, with all findings in the order of the probes."""
     findings = [
         {

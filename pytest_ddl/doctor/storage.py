@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_ddl.cluster.obstacles import cannot_write, temporary_folder
 from pytest_ddl.doctor import devices
-from pytest_ddl.doctor.findings import Finding, ok, problem, warning
+from pytest_ddl.doctor.findings import DoctorFinding, ok, problem, warning
 
 LEAST, ENOUGH = 256 * 2**10, 512 * 2**20
 """Bytes for sockets, locks and logs: a small run passed with 256 KiB, and failed with 64. The larger number also holds
@@ -20,7 +20,7 @@ _MIB = 2**20
 _ANOTHER = "set the environment variable TMPDIR to another folder"
 
 
-def temporary() -> Finding:
+def temporary() -> DoctorFinding:
     folder = temporary_folder()
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as file:
@@ -46,7 +46,7 @@ def temporary() -> Finding:
     return ok(f"{folder} can be written, {free / 2**30:.1f} GiB are free")
 
 
-def shared_memory() -> Finding:
+def shared_memory() -> DoctorFinding:
     """Look at shared memory, which only GPUs need."""
     try:
         system = os.statvfs(SHARED)

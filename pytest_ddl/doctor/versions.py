@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
-from pytest_ddl.doctor.findings import Finding, ok, problem, warning
+from pytest_ddl.doctor.findings import DoctorFinding, ok, problem, warning
+from pytest_ddl.installing import install_line
 from pytest_ddl.strategies.machine import MISSING_TENSORFLOW, TENSORFLOW_PACKAGES, keras_version, tensorflow_version
 
 OLDEST = {"Python": "3.10", "TensorFlow": "2.16"}
@@ -25,7 +26,7 @@ def installed(package: str) -> str | None:
         return None
 
 
-def python() -> Finding:
+def python() -> DoctorFinding:
     version = platform.python_version()
     if _is_older("Python", version):
         fix = f"make a virtual environment with Python {OLDEST['Python']} or newer"
@@ -33,7 +34,7 @@ def python() -> Finding:
     return _newer("Python", version) or ok(f"Python {version}")
 
 
-def tensorflow() -> Finding | list[Finding]:
+def tensorflow() -> DoctorFinding | list[DoctorFinding]:
     version = tensorflow_version()
     if version is None:
         found, _, fix = MISSING_TENSORFLOW.partition(": ")
@@ -44,13 +45,13 @@ def tensorflow() -> Finding | list[Finding]:
         fix = f"pip uninstall -y {' '.join(packages)}, then pip install {packages[0]}"
         return problem(f"{pair} are both installed, and each overwrites files of the other", fix)
     if _is_older("TensorFlow", version):
-        fix = "pip install --upgrade 'pytest-ddl[cpu]' (or 'pytest-ddl[gpu]')"
+        fix = f"{install_line('cpu')} --upgrade, or with [gpu]"
         return problem(f"TensorFlow {version} is older than {OLDEST['TensorFlow']}, which pytest-ddl needs", fix)
     unmet = [finding for package in packages for finding in _unmet(package)]
     return unmet or _newer("TensorFlow", version) or ok(f"TensorFlow {version} ({packages[0] if packages else 'own'})")
 
 
-def keras() -> Finding:
+def keras() -> DoctorFinding:
     """Look for Keras. Whether its version fits is TensorFlow's own requirement, so :func:`tensorflow` says it."""
     version = keras_version()
     if version is None:
@@ -58,22 +59,22 @@ def keras() -> Finding:
     return _newer("Keras", version) or ok(f"Keras {version}")
 
 
-def tf_keras() -> Finding | list[Finding]:
+def tf_keras() -> DoctorFinding | list[DoctorFinding]:
     version = installed("tf_keras")
     if version is None:
         return ok("tf_keras (Keras 2) is not installed, and only keras='tf_keras' needs it")
     return list(_unmet("tf_keras")) or ok(f"tf_keras {version}")
 
 
-def pytest_ddl() -> Finding | list[Finding]:
+def pytest_ddl() -> DoctorFinding | list[DoctorFinding]:
     version = installed("pytest-ddl")
     if version is None:
         found = "pytest-ddl is not installed, so that pytest does not load it"
-        return problem(found, "pip install pytest-ddl, in a copy of its source pip install -e .")
+        return problem(found, f"{install_line()}; in a copy of its source: pip install -e .")
     return list(_unmet("pytest-ddl")) or ok(f"pytest-ddl {version}, pytest {installed('pytest')}")
 
 
-def _newer(name: str, version: str) -> Finding | None:
+def _newer(name: str, version: str) -> DoctorFinding | None:
     known = _parsed(version)
     if known is None or known < Version(TESTED_BELOW[name]):
         return None
@@ -94,7 +95,7 @@ def _parsed(version: str) -> Version | None:
         return None
 
 
-def _unmet(package: str) -> Iterator[Finding]:
+def _unmet(package: str) -> Iterator[DoctorFinding]:
     """Yield a problem for each requirement of a package that no installed version meets."""
     for line in importlib.metadata.requires(package) or ():
         requirement = Requirement(line)

@@ -9,11 +9,11 @@ from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.faults.judging import Judge, begun, judge_trial
 from pytest_ddl.faults.rank.fault import Effect
 from pytest_ddl.faults.trials import TrialRun
-from pytest_ddl.faults.verdict import Trial, Verdict, counted
+from pytest_ddl.faults.verdict import RecoveryVerdict, Trial, counted
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training import lineage
 
-_COSTS = (Verdict.EXAMPLES, Verdict.LOST, Verdict.REPLAYED, Verdict.DIVERGED)
+_COSTS = (RecoveryVerdict.EXAMPLES, RecoveryVerdict.LOST, RecoveryVerdict.REPLAYED, RecoveryVerdict.DIVERGED)
 """Verdicts that a closure which ran again may explain."""
 _COUNTED_TWICE = ("duplicate-update", "iteration-count-wrong")
 """Causes of a closure that was interrupted after an operation which counts. Operations of a step may run in any order
@@ -66,7 +66,7 @@ def judge_with_retries(
     words = ", ".join(filter(None, cost)) or (trial.finding.message if trial.finding else trial.message)
     return replace(
         trial,
-        verdict=Verdict.RETRIED,
+        verdict=RecoveryVerdict.RETRIED,
         finding=None,
         details=f"{words}; {counted(len(lost), 'closure')} in flight may cost a batch or an update each",
     )
@@ -87,7 +87,7 @@ def _counted_at_the_end(
     """Return the verdict of a program with concurrent steps that was started again. Its states belong to no step."""
     trial = begun(run, plain)
     if reference is None:
-        return replace(trial, verdict=Verdict.UNDECIDED, details="there is no run on one device")
+        return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details="there is no run on one device")
     record = replace(baseline, ranks=tuple(run.last.attempt.ranks))
     theirs = counted_updates(reference, baseline)
     ours = counted_updates(reference, record)
@@ -95,14 +95,14 @@ def _counted_at_the_end(
     name = next(iter(exact or [name for name in theirs if name in ours]), None)
     if name is None:
         why = "steps run concurrently, and no watched variable counts their updates"
-        return replace(trial, verdict=Verdict.UNDECIDED, details=why)
+        return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details=why)
     more = round(ours[name][0] - theirs[name][0])
     words = f"{name} counts {ours[name][0]:g} updates, {theirs[name][0]:g} without the interruption"
     if more and not exact:
         why = "Keras counts them, and may lose a count of steps that run at the same time"
-        return replace(trial, verdict=Verdict.UNDECIDED, details=f"{words}; {why}")
-    verdict = Verdict.REPLAYED if more > 0 else Verdict.LOST if more < 0 else Verdict.EQUAL
-    if verdict is Verdict.EQUAL:
+        return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details=f"{words}; {why}")
+    verdict = RecoveryVerdict.REPLAYED if more > 0 else RecoveryVerdict.LOST if more < 0 else RecoveryVerdict.EQUAL
+    if verdict is RecoveryVerdict.EQUAL:
         return _of_state(trial, run, baseline, words)
     return replace(trial, verdict=verdict, steps=abs(more), details=words)
 
@@ -121,13 +121,13 @@ def _of_state(trial: Trial, run: TrialRun, baseline: TrainingRecord, words: str)
     other = [name for name, digest in values.items() if not digest <= nearest]
     if other and any(one.moving for one in saves):
         why = "steps went on during a save, so that it is not known what it contains"
-        return replace(trial, verdict=Verdict.UNDECIDED, details=f"{why}; {words}")
+        return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details=f"{why}; {words}")
     if other:
         more = f" and {len(other) - 1} more" if len(other) > 1 else ""
         told = f"the last attempt continued with a value of {other[0]}{more} that no save has; {words}"
-        return replace(trial, verdict=Verdict.DIVERGED, details=told)
+        return replace(trial, verdict=RecoveryVerdict.DIVERGED, details=told)
     if nearest - found or not found:
         why = "the last attempt restored some variables only after its loop had begun, or it has no loop"
-        return replace(trial, verdict=Verdict.UNDECIDED, details=f"{why}; {words}")
+        return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details=f"{why}; {words}")
     began = "continued with the values of a save" if nearest in saved else "began anew with the initial values"
-    return replace(trial, verdict=Verdict.EQUAL, details=f"{words}, and it {began}")
+    return replace(trial, verdict=RecoveryVerdict.EQUAL, details=f"{words}, and it {began}")

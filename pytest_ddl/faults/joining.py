@@ -60,7 +60,7 @@ class Joining:
                 self.at, self.ranks = baseline.num_steps, after_all
 
 
-def _shows_nothing(rank: RankRecord, place: lineage.Place) -> bool:
+def _shows_nothing(rank: RankRecord, place: lineage.ResumedPlace) -> bool:
     """Return whether a rank has no step, and no weights that it restored."""
     if rank.steps:
         return False

@@ -20,7 +20,7 @@ from pytest_ddl.faults.rank.fault import KINDS
 from pytest_ddl.faults.rank.point_log import WRITING, Reached
 from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.faults.unlike import differences, goes_on, other_draws
-from pytest_ddl.faults.verdict import Trial, Verdict
+from pytest_ddl.faults.verdict import RecoveryVerdict, Trial
 from pytest_ddl.records import TrainingRecord
 
 Judge = Callable[[TrainingRecord], Report]
@@ -37,7 +37,7 @@ def judge_trial(
     """
     trial = begun(run, plain)
     if run.unproved:
-        return replace(trial, verdict=Verdict.NOT_INJECTED, details=run.unproved)
+        return replace(trial, verdict=RecoveryVerdict.NOT_INJECTED, details=run.unproved)
     if run.last.failed:
         return _without_end(trial, run, baseline, judge)
     joining = Joining(run, baseline) if len(run.attempts) > 1 else None
@@ -45,7 +45,7 @@ def judge_trial(
     if joining is not None:
         if joining.silent:
             why = "the last attempt ended without a loop and without restored values: restore before it returns"
-            return replace(trial, verdict=Verdict.UNDECIDED, details=why)
+            return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details=why)
         at = joining.at
         trial = replace(trial, resumed_at=at, work_lost=max(0, joining.done - at) if at is not None else None)
         ranks = joining.ranks
@@ -60,7 +60,7 @@ def judge_trial(
 def _after_damage(trial: Trial, run: TrialRun, baseline: TrainingRecord) -> Trial:
     """Return the verdict of a trial whose last attempt has ended, if a file of its save was damaged before."""
     files = damaged.damaged_files(run)
-    if not files or trial.verdict is Verdict.EXACT:
+    if not files or trial.verdict is RecoveryVerdict.EXACT:
         return trial
     trial = replace(trial, notes=(*trial.notes, f"{', '.join(files)} was damaged"))
     names = damaged.unknown_values(run.last.attempt.ranks, baseline)
@@ -68,12 +68,14 @@ def _after_damage(trial: Trial, run: TrialRun, baseline: TrainingRecord) -> Tria
         return trial
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     words = f"attempt {len(run.attempts)} continued with a value of {names[0]}{more} that no step has"
-    return replace(trial, verdict=Verdict.DAMAGED, damaged=files, details=words)
+    return replace(trial, verdict=RecoveryVerdict.DAMAGED, damaged=files, details=words)
 
 
 def begun(run: TrialRun, plain: TrialRun) -> Trial:
     """Return a trial without a verdict, with the facts that follow from its points."""
-    trial = Trial(run.schedule, Verdict.EXACT, detected=run.detected, resumed=run.resumed, attempts=len(run.attempts))
+    trial = Trial(
+        run.schedule, RecoveryVerdict.EXACT, detected=run.detected, resumed=run.resumed, attempts=len(run.attempts)
+    )
     begun = [points for attempt in run.attempts[:-1] or run.attempts for points in attempt.points]
     written = {one.file: None for points in begun for one in points if _begins_writing(one)}
     return replace(
@@ -135,43 +137,45 @@ class _Comparison:
         unknown = sum(count for name, count in (ours - theirs).items() if name not in theirs)
         trial = replace(trial, steps=abs(extra), twice=twice, never=never, unknown=unknown, finding=finding)
         if longer is not None:
-            return replace(trial, verdict=Verdict.DIVERGED, finding=longer, details=longer.message)
+            return replace(trial, verdict=RecoveryVerdict.DIVERGED, finding=longer, details=longer.message)
         if extra:
             words = f"the final weights have {record.num_steps} updates, {baseline.num_steps} without the interruption"
-            return replace(trial, verdict=Verdict.REPLAYED if extra > 0 else Verdict.LOST, details=words)
+            return replace(
+                trial, verdict=RecoveryVerdict.REPLAYED if extra > 0 else RecoveryVerdict.LOST, details=words
+            )
         if (twice or never) and (located or finding is None):
-            return replace(trial, verdict=Verdict.EXAMPLES)
+            return replace(trial, verdict=RecoveryVerdict.EXAMPLES)
         return self._without_other_examples(trial, report, bits, at)
 
     def _without_other_examples(self, trial: Trial, report: Report, bits: bool, at: int) -> Trial:
         """Return the verdict of the right number of updates, with the right examples."""
         finding = trial.finding
         if finding is not None:
-            return replace(trial, verdict=Verdict.DIVERGED, details=finding.message)
+            return replace(trial, verdict=RecoveryVerdict.DIVERGED, details=finding.message)
         # What is excused hides what came after it, unless the uninterrupted run shows what was right.
         comparable = self._same_variant and not trial.twice and not trial.never and at < self.record.num_steps
         other = None
         if comparable and report.tolerance is not None and (report.excused or not report.passed):
             other = next(differences(self.record, self.baseline, report.tolerance, at), None)
             if other is None:
-                return replace(trial, verdict=Verdict.EQUAL)
+                return replace(trial, verdict=RecoveryVerdict.EQUAL)
         if report.passed and other is None:
-            return replace(trial, verdict=Verdict.EQUAL)
+            return replace(trial, verdict=RecoveryVerdict.EQUAL)
         if bits:
-            return replace(trial, verdict=Verdict.EQUAL)
+            return replace(trial, verdict=RecoveryVerdict.EQUAL)
         if other is not None:
             name, step, error = other
             size = f" by {error:.3g}" if error < float("inf") else ""
             words = f"{name} differs{size} after step {step} from the run without the interruption"
             if self.repeatable:
-                return replace(trial, verdict=Verdict.DIVERGED, details=words)
+                return replace(trial, verdict=RecoveryVerdict.DIVERGED, details=words)
             words += ", and it is not known whether a second run without the interruption has the same bits"
-            return replace(trial, verdict=Verdict.UNDECIDED, details=words)
+            return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details=words)
         reasons = list(report.inconclusive)
         if report.findings:
             reasons.append(f"{report.findings[0].message}, and so it does without the interruption")
         reasons += [f"{one.message}, which is a known behavior, and hides what follows" for one in report.known]
-        return replace(trial, verdict=Verdict.UNDECIDED, details="; ".join(reasons) or _NOTHING)
+        return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details="; ".join(reasons) or _NOTHING)
 
     @property
     def _same_variant(self) -> bool:
@@ -210,10 +214,10 @@ def _without_end(trial: Trial, run: TrialRun, baseline: TrainingRecord, judge: J
     report = judge(record)
     finding = report.findings[0] if report.findings else None
     what = finding.message if finding else "; ".join(report.inconclusive) or "the last attempt failed"
-    verdict = Verdict.HUNG if run.last.hung else Verdict.CANNOT_RESUME
-    if verdict is Verdict.CANNOT_RESUME and (files := damaged.damaged_files(run)):
+    verdict = RecoveryVerdict.HUNG if run.last.hung else RecoveryVerdict.CANNOT_RESUME
+    if verdict is RecoveryVerdict.CANNOT_RESUME and (files := damaged.damaged_files(run)):
         said = damaged.named(files, ranks)
-        verdict, what = (Verdict.REFUSED, said) if said else (verdict, damaged.unnamed(files, ranks))
+        verdict, what = (RecoveryVerdict.REFUSED, said) if said else (verdict, damaged.unnamed(files, ranks))
     return replace(trial, verdict=verdict, finding=finding, details=what)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.faults.verdict import FIXES, Trial, Verdict
+from pytest_ddl.faults.verdict import FIXES, RecoveryVerdict, Trial
 from pytest_ddl.hints import Hint
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ class Limits:
         """Return which limit a trial has broken, or an empty text."""
         if not trial.recovered:
             return trial.message
-        if trial.verdict is Verdict.REFUSED:
+        if trial.verdict is RecoveryVerdict.REFUSED:
             needed = self.always_loadable or self.max_lost_steps is not None
             return f"{self._continues}, and the program did not continue at an older save" if needed else ""
-        if self.exact and trial.verdict is not Verdict.EXACT:
+        if self.exact and trial.verdict is not RecoveryVerdict.EXACT:
             return f"{Hint.EXACT}, and the run is only {trial.verdict.value}"
         unknown = trial.attempts > 1 and trial.resumed_at is None
         if unknown and (self.max_lost_steps is not None or self.always_loadable):
@@ -88,7 +88,7 @@ class FaultReport:
     @property
     def broken(self) -> tuple[tuple[Trial, str], ...]:
         """The trials that broke a limit, each with the reason, the worst first."""
-        order = list(Verdict)
+        order = list(RecoveryVerdict)
         found = [(trial, why) for trial in self.trials if (why := self.broken_by(trial))]
         return tuple(sorted(found, key=lambda pair: -order.index(pair[0].verdict)))
 
@@ -99,7 +99,7 @@ class FaultReport:
         if self.broken:
             return f"the training under {self.strategy} did not recover from {len(self.broken)} of {number} faults"
         if self.not_injected:
-            return f"{Verdict.NOT_INJECTED.value} under {self.strategy}: {self.not_injected}"
+            return f"{RecoveryVerdict.NOT_INJECTED.value} under {self.strategy}: {self.not_injected}"
         if not number:
             return f"no fault was injected under {self.strategy}: the run has no point that was asked for"
         return f"the training under {self.strategy} recovered from {number} of {number} faults"
@@ -205,7 +205,7 @@ class FaultReport:
                 yield f"    {trial.message}"
             if trial.in_writing:
                 yield f"    the fault struck while {trial.in_writing} was written"
-            elif trial.written and trial.verdict is not Verdict.NOT_INJECTED:
+            elif trial.written and trial.verdict is not RecoveryVerdict.NOT_INJECTED:
                 shown = ", ".join(trial.written[:3]) + (" …" if len(trial.written) > 3 else "")
                 yield f"    written outside of save calls before: {shown}. What they say must fit the save."
             fix = FIXES.get(trial.verdict, trial.finding.fix if trial.finding is not None else "")
@@ -249,9 +249,9 @@ def _spread(seconds: Sequence[float]) -> str:
 
 
 def _short(trial: Trial) -> str:
-    if trial.verdict in (Verdict.LOST, Verdict.REPLAYED):
+    if trial.verdict in (RecoveryVerdict.LOST, RecoveryVerdict.REPLAYED):
         return f"{trial.verdict.value} {trial.steps}"
-    if trial.verdict is Verdict.EXAMPLES:
+    if trial.verdict is RecoveryVerdict.EXAMPLES:
         return f"{trial.twice} twice, {trial.never} never"
     return str(trial.verdict.value)
 

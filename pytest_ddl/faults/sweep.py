@@ -17,7 +17,7 @@ from pytest_ddl.faults.rank.point_log import Reached
 from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.tasks import Tasks
 from pytest_ddl.faults.trials import Restarts, Schedule, TrialRun, points_of, run_trial
-from pytest_ddl.faults.verdict import Trial, Verdict
+from pytest_ddl.faults.verdict import RecoveryVerdict, Trial
 from pytest_ddl.messages import did_you_mean
 from pytest_ddl.training import lineage
 from pytest_ddl.training.settings import RunSettings
@@ -229,13 +229,13 @@ def inject(injector: Injector, plan: Plan, limits: Limits) -> FaultReport:
                 return True
             trials[:] = [injector.trial(schedule)]
             # A later attempt has fewer steps, so that a generated point may not exist in it.
-            return trials[0].verdict is Verdict.NOT_INJECTED or not limits.broken_by(trials[0])
+            return trials[0].verdict is RecoveryVerdict.NOT_INJECTED or not limits.broken_by(trials[0])
 
         plan.search([(task, one.point) for task, one in injector.points], run)
         if not trials:
             raise FaultError(f"no generated schedule can strike; tasks: {', '.join(injector.tasks.every)}")
-        if trials[0].verdict is Verdict.NOT_INJECTED or not limits.broken_by(trials[0]):
-            trials = [one for one in injector.made if one.verdict is not Verdict.NOT_INJECTED]
+        if trials[0].verdict is RecoveryVerdict.NOT_INJECTED or not limits.broken_by(trials[0]):
+            trials = [one for one in injector.made if one.verdict is not RecoveryVerdict.NOT_INJECTED]
     return FaultReport(
         strategy=str(injector.program.question.spec),
         tasks=injector.tasks.every,

@@ -9,7 +9,7 @@ from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.faults.rank.fault import Fault
 
 
-class Verdict(str, Enum):
+class RecoveryVerdict(str, Enum):
     """Cost of an interruption, the best first."""
 
     EXACT = "exact"
@@ -27,29 +27,39 @@ class Verdict(str, Enum):
     NOT_INJECTED = "not injected"
 
 
-MEANINGS: dict[Verdict, str] = {
-    Verdict.EXACT: "All ranks end with the same bits as without the interruption, after the same examples.",
-    Verdict.EQUAL: "The checks find no difference to one device, within the measured tolerance.",
-    Verdict.RETRIED: "A coordinator ran a closure in flight again, at least once as it promises; nothing else differs.",
-    Verdict.REFUSED: "The program fails when it is started again, and its error names the file that the fault damaged.",
-    Verdict.EXAMPLES: "The number of updates is right, but some examples were trained on twice, and others never.",
-    Verdict.REPLAYED: "The final weights have too many updates: steps that the save contains were made again.",
-    Verdict.LOST: "The final weights have too few updates.",
-    Verdict.DIVERGED: "A check finds another difference and names its cause, for example a lost optimizer state.",
-    Verdict.DAMAGED: "The program continues with values of a damaged file, which it did not notice.",
-    Verdict.UNDECIDED: "No check could decide. This is not a pass.",
-    Verdict.CANNOT_RESUME: "The program fails when it is started again.",
-    Verdict.HUNG: "Ranks wait for each other forever, or until the deadline.",
-    Verdict.NOT_INJECTED: "The fault did not strike, or the process did not end by it. This is not a pass.",
+MEANINGS: dict[RecoveryVerdict, str] = {
+    RecoveryVerdict.EXACT: "All ranks end with the same bits as without the interruption, after the same examples.",
+    RecoveryVerdict.EQUAL: "The checks find no difference to one device, within the measured tolerance.",
+    RecoveryVerdict.RETRIED: (
+        "A coordinator ran a closure in flight again, at least once as it promises; nothing else differs."
+    ),
+    RecoveryVerdict.REFUSED: (
+        "The program fails when it is started again, and its error names the file that the fault damaged."
+    ),
+    RecoveryVerdict.EXAMPLES: (
+        "The number of updates is right, but some examples were trained on twice, and others never."
+    ),
+    RecoveryVerdict.REPLAYED: "The final weights have too many updates: steps that the save contains were made again.",
+    RecoveryVerdict.LOST: "The final weights have too few updates.",
+    RecoveryVerdict.DIVERGED: (
+        "A check finds another difference and names its cause, for example a lost optimizer state."
+    ),
+    RecoveryVerdict.DAMAGED: "The program continues with values of a damaged file, which it did not notice.",
+    RecoveryVerdict.UNDECIDED: "No check could decide. This is not a pass.",
+    RecoveryVerdict.CANNOT_RESUME: "The program fails when it is started again.",
+    RecoveryVerdict.HUNG: "Ranks wait for each other forever, or until the deadline.",
+    RecoveryVerdict.NOT_INJECTED: "The fault did not strike, or the process did not end by it. This is not a pass.",
 }
 """Verdict -> what it means."""
-FIXES: dict[Verdict, str] = {
-    Verdict.EXAMPLES: "Continue the data where the restored step ended: skip its batches, or save the iterator.",
-    Verdict.REPLAYED: "Save the number of steps with the weights, and make only the steps that are left.",
-    Verdict.LOST: "Save the number of steps and the weights in one call, so that the number is never newer.",
+FIXES: dict[RecoveryVerdict, str] = {
+    RecoveryVerdict.EXAMPLES: (
+        "Continue the data where the restored step ended: skip its batches, or save the iterator."
+    ),
+    RecoveryVerdict.REPLAYED: "Save the number of steps with the weights, and make only the steps that are left.",
+    RecoveryVerdict.LOST: "Save the number of steps and the weights in one call, so that the number is never newer.",
 }
 """Verdict -> fix. Others take the fix of their cause. With these, a check finds only what follows from the verdict."""
-RECOVERED = (Verdict.EXACT, Verdict.EQUAL, Verdict.RETRIED, Verdict.REFUSED)
+RECOVERED = (RecoveryVerdict.EXACT, RecoveryVerdict.EQUAL, RecoveryVerdict.RETRIED, RecoveryVerdict.REFUSED)
 """Verdicts with which a program did what it must: it has recovered, or it refused a damaged file."""
 
 
@@ -58,7 +68,7 @@ class Trial:
     """Verdict of one schedule of faults, with what it cost."""
 
     schedule: tuple[Fault, ...]
-    verdict: Verdict
+    verdict: RecoveryVerdict
     details: str = ""
     """Reason for the verdict in words; empty if the summary says it all."""
     steps: int = 0
@@ -98,20 +108,20 @@ class Trial:
     def summary(self) -> str:
         """The verdict with its size, in a few words."""
         word = self.verdict.value
-        if self.verdict in (Verdict.LOST, Verdict.REPLAYED):
+        if self.verdict in (RecoveryVerdict.LOST, RecoveryVerdict.REPLAYED):
             return f"{word} {counted(self.steps, 'step')}"
-        if self.verdict is Verdict.EXAMPLES:
+        if self.verdict is RecoveryVerdict.EXAMPLES:
             known = f"{counted(self.twice - self.unknown, 'example')} trained on twice"
             words = f"{known}, {counted(self.never, 'example')} never"
             other = f", and {counted(self.unknown, 'example')} that the uninterrupted run does not have"
             return words + (other if self.unknown else "")
-        if self.verdict is Verdict.DIVERGED and self.finding is not None:
+        if self.verdict is RecoveryVerdict.DIVERGED and self.finding is not None:
             return f"{word}, {self.finding.cause or 'no known cause'}"
-        if self.verdict in (Verdict.HUNG, Verdict.CANNOT_RESUME, Verdict.REFUSED):
+        if self.verdict in (RecoveryVerdict.HUNG, RecoveryVerdict.CANNOT_RESUME, RecoveryVerdict.REFUSED):
             return f"{word}, attempt {self.attempts}"
-        if self.verdict is Verdict.DAMAGED and self.damaged:
+        if self.verdict is RecoveryVerdict.DAMAGED and self.damaged:
             return f"{word}, {self.damaged[-1]}"
-        if self.verdict in (Verdict.EXACT, Verdict.EQUAL) and self.work_lost:
+        if self.verdict in (RecoveryVerdict.EXACT, RecoveryVerdict.EQUAL) and self.work_lost:
             return f"{word}, {counted(self.work_lost, 'step')} made again"
         return word
 

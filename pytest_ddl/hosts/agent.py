@@ -48,7 +48,7 @@ from pytest_ddl.cluster import session_folder
 from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.cluster.local_process import LocalProcess
 from pytest_ddl.cluster.obstacles import LaunchError
-from pytest_ddl.cluster.relocating import PLACES, Places
+from pytest_ddl.cluster.relocating import PLACES, FolderPlaces
 from pytest_ddl.cluster.resources import PortLease
 from pytest_ddl.cluster.sending import send
 from pytest_ddl.cluster.state import imported_files
@@ -109,7 +109,7 @@ class Agent:
         (self._folder / _SOCKETS).mkdir()
         self._launcher: LocalLauncher | None = None
         self._tunnels = Tunnels(self._tell)
-        self._places: Places | None = None
+        self._places: FolderPlaces | None = None
 
     def _environ(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the environment for workers on this host, with a new folder for temporary files."""
@@ -182,7 +182,7 @@ class Agent:
         self._selector.register(self._launcher.fileno(), selectors.EVENT_READ)
 
     def _on_place(self, places: str) -> None:
-        self._places = Places.of({PLACES: places})
+        self._places = FolderPlaces.of({PLACES: places})
 
     def _on_offer(self, path: str) -> None:
         self._tunnels.offer(self._folder / _SOCKETS, path)

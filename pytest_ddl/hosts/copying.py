@@ -15,7 +15,7 @@ from itertools import zip_longest
 from typing import Any
 
 from pytest_ddl.cluster.obstacles import LaunchError
-from pytest_ddl.cluster.relocating import Places
+from pytest_ddl.cluster.relocating import FolderPlaces
 from pytest_ddl.cluster.session_folder import PREFIX
 from pytest_ddl.hosts import copies, preflight, questions
 from pytest_ddl.hosts.link import HostLink
@@ -33,7 +33,7 @@ class Copying:
 
     def __init__(self, project: Project, links: Sequence[HostLink]) -> None:
         self.project, self._links = project, links
-        self.places: Places | None = None
+        self.places: FolderPlaces | None = None
         """Where the copies are. ``None`` if all hosts see the folder of the project itself."""
         self._copied: dict[str, str] = {}
         """Digest of each file that all hosts have, by its path inside the folder."""
@@ -53,7 +53,7 @@ class Copying:
         copy = os.path.join(session, os.path.basename(project.root) or "project")
         inside = project.relative(os.getcwd())
         self._ask("begin", [session, [copy, os.path.join(copy, inside or ".")]], "making a folder")
-        places = Places(project.aliases, copy, tuple(project.kept))
+        places = FolderPlaces(project.aliases, copy, tuple(project.kept))
         self._bring(places, paths)
         for link in self._links:
             link.place(places)
@@ -81,7 +81,7 @@ class Copying:
             f"--ddl-sync: the hosts have no common folder for temporary files ({lists}); make /tmp writable on each"
         )
 
-    def _bring(self, places: Places, paths: Sequence[str]) -> None:
+    def _bring(self, places: FolderPlaces, paths: Sequence[str]) -> None:
         links, files = {}, {}
         for path in paths:
             whole = os.path.join(self.project.root, path)

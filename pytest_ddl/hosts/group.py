@@ -19,7 +19,7 @@ import execnet
 
 from pytest_ddl.cluster import session_folder
 from pytest_ddl.cluster.obstacles import LaunchError
-from pytest_ddl.cluster.relocating import Places
+from pytest_ddl.cluster.relocating import FolderPlaces
 from pytest_ddl.cluster.state import imported_files, user_modules
 from pytest_ddl.hosts import preflight, questions
 from pytest_ddl.hosts.agent import BEAT
@@ -142,7 +142,7 @@ class HostGroup:
         return preflight.examine(self.links, time.monotonic() + AGENT_WAIT, needs_directory=not is_copied)
 
     @property
-    def places(self) -> Places | None:
+    def places(self) -> FolderPlaces | None:
         """Where the hosts have copies of the user's files. ``None`` if they have none."""
         return None if self._copying is None else self._copying.places
 

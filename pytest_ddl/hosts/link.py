@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.cluster.obstacles import LaunchError, how_it_ended
-from pytest_ddl.cluster.relocating import Places
+from pytest_ddl.cluster.relocating import FolderPlaces
 from pytest_ddl.hosts import questions, spawning
 from pytest_ddl.hosts.agent import BEAT, SILENCE
 from pytest_ddl.hosts.execnet_adapter import BOOTSTRAP_LINE, NotStartedError, open_gateway
@@ -219,7 +219,7 @@ class HostLink:
         """Send a message. Return at once."""
         self._outbox.put(message)
 
-    def place(self, places: Places) -> None:
+    def place(self, places: FolderPlaces) -> None:
         """Let ranks of the host use a copy of the user's files."""
         self.tell("place", places.in_words())
 

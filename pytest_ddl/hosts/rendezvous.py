@@ -19,7 +19,7 @@ from typing import Any
 
 from pytest_ddl.hosts import trust
 from pytest_ddl.hosts.frames import notice_loss, receive_message, send_message
-from pytest_ddl.hosts.trust import HandshakeError, Purpose, Verdict
+from pytest_ddl.hosts.trust import HandshakeError, HandshakeVerdict, Purpose
 
 MAX_STRANGERS = 64
 """Maximum number of connections that have not passed the handshake. The oldest one is closed for a new one."""
@@ -141,20 +141,20 @@ class Rendezvous:
                 if self._refused == MAX_NOTES:
                     self._note("more refused connections are not reported")
 
-    def _control(self, connection: socket.socket, proof: trust.Proof, address: str, deadline: float) -> None:
+    def _control(self, connection: socket.socket, proof: trust.HandshakeProof, address: str, deadline: float) -> None:
         """Keep the connection over which a task gets its orders, until it ends."""
         name = proof.claim.name
         with self._news:
             known = name in self._tasks or name.startswith(WATCHERS)
-            verdict = Verdict.WELCOME if known else Verdict.UNKNOWN
+            verdict = HandshakeVerdict.WELCOME if known else HandshakeVerdict.UNKNOWN
             if name in self._controls:
-                verdict = Verdict.TAKEN
-            if verdict is Verdict.WELCOME:
+                verdict = HandshakeVerdict.TAKEN
+            if verdict is HandshakeVerdict.WELCOME:
                 self._controls[name] = connection
         try:
             trust.conclude(connection, self._key, proof, verdict, deadline)
-            if verdict is not Verdict.WELCOME:
-                reason = "is already connected" if verdict is Verdict.TAKEN else "is not a task of this run"
+            if verdict is not HandshakeVerdict.WELCOME:
+                reason = "is already connected" if verdict is HandshakeVerdict.TAKEN else "is not a task of this run"
                 raise HandshakeError(f"{name} {reason}")
             notice_loss(connection)
             with self._news:
@@ -163,7 +163,7 @@ class Rendezvous:
             while (message := receive_message(connection)) is not None:
                 self._end_order(message)
         finally:
-            if verdict is Verdict.WELCOME:
+            if verdict is HandshakeVerdict.WELCOME:
                 self._lose(name)
                 connection.close()
 
@@ -191,13 +191,13 @@ class Rendezvous:
                 order.bridge.shutdown(socket.SHUT_RDWR)
         self._news.notify_all()
 
-    def _connect_program(self, connection: socket.socket, proof: trust.Proof, deadline: float) -> None:
+    def _connect_program(self, connection: socket.socket, proof: trust.HandshakeProof, deadline: float) -> None:
         with self._news:
             order = self._orders.get(proof.claim.ticket)
             wanted = order is not None and order.task == proof.claim.name and not order.is_claimed
             if order is not None and wanted:
                 order.is_claimed = True
-        verdict = Verdict.WELCOME if wanted else Verdict.UNKNOWN
+        verdict = HandshakeVerdict.WELCOME if wanted else HandshakeVerdict.UNKNOWN
         trust.conclude(connection, self._key, proof, verdict, deadline)
         if order is None or not wanted:
             raise HandshakeError(f"{proof.claim.name} has a ticket that was not given, or was used already")

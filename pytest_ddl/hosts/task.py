@@ -34,7 +34,7 @@ class TaskError(RuntimeError):
     """The task cannot say how the run has ended. The message is one line with the fix."""
 
 
-class Task:
+class HostTask:
     """Task of a run. :meth:`serve` does all."""
 
     def __init__(self, name: str, controller: str, place: tuple[str, int], key: bytes) -> None:

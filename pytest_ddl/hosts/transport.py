@@ -22,7 +22,7 @@ class TransportError(RuntimeError):
     """The hosts cannot be used. The message is one line with the fix."""
 
 
-class ArgumentError(ValueError):
+class TransportArgumentError(ValueError):
     """A value of ``--ddl-launcher`` or ``--ddl-hosts`` is wrong. The message is one line."""
 
 
@@ -95,7 +95,7 @@ class TransportArguments:
             if name not in defaults:
                 valid = ", ".join(f"{key}={value}" for key, value in defaults.items()) or "none"
                 hint = did_you_mean(name, defaults)
-                raise ArgumentError(f"{name!r} is not a setting of {self.name}{hint}; settings: {valid}")
+                raise TransportArgumentError(f"{name!r} is not a setting of {self.name}{hint}; settings: {valid}")
         return {**defaults, **self.given}
 
     def host_list(self) -> list[Host]:
@@ -108,18 +108,20 @@ class TransportArguments:
         for part in filter(None, (part.strip() for part in self.hosts.split(","))):
             match = _HOST.fullmatch(part)
             if match is None:
-                raise ArgumentError(f"--ddl-hosts={self.hosts!r}: {part!r} is not of the form name or name:slots")
+                raise TransportArgumentError(
+                    f"--ddl-hosts={self.hosts!r}: {part!r} is not of the form name or name:slots"
+                )
             if any(host.name == match["name"] for host in hosts):
-                raise ArgumentError(f"--ddl-hosts={self.hosts!r}: the host {match['name']!r} appears twice")
+                raise TransportArgumentError(f"--ddl-hosts={self.hosts!r}: the host {match['name']!r} appears twice")
             hosts.append(Host(match["name"], slots=int(match["slots"] or 0)))
         if not hosts:
-            raise ArgumentError(f"{self.name} needs hosts: add --ddl-hosts=NAME,NAME")
+            raise TransportArgumentError(f"{self.name} needs hosts: add --ddl-hosts=NAME,NAME")
         return hosts
 
 
 MakeTransport = Callable[[TransportArguments], Transport]
-"""Function that makes a transport; see ``pytest_ddl_register_transports``. It may raise :class:`ArgumentError`, or
-:class:`TransportError`."""
+"""Function that makes a transport; see ``pytest_ddl_register_transports``. It may raise
+:class:`TransportArgumentError`, or :class:`TransportError`."""
 
 
 def this_python(arguments: Mapping[str, str]) -> str:

@@ -82,7 +82,7 @@ class Purpose(Enum):
     """Stdin and stdout of a program that the controller has ordered. The ticket says which."""
 
 
-class Verdict(Enum):
+class HandshakeVerdict(Enum):
     WELCOME = b"w"
     TAKEN = b"t"
     """Another process is connected as this task."""
@@ -91,8 +91,8 @@ class Verdict(Enum):
 
 
 _REASONS = {
-    Verdict.TAKEN: "another process is already connected as {name}",
-    Verdict.UNKNOWN: "it does not expect {name}: TF_CONFIG there differs from TF_CONFIG here",
+    HandshakeVerdict.TAKEN: "another process is already connected as {name}",
+    HandshakeVerdict.UNKNOWN: "it does not expect {name}: TF_CONFIG there differs from TF_CONFIG here",
 }
 
 
@@ -113,7 +113,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Proof:
+class HandshakeProof:
     """A claim whose task knows the key, and all bytes of the handshake so far."""
 
     claim: Claim
@@ -207,7 +207,7 @@ def _send(connection: socket.socket, data: bytes, deadline: float) -> None:
         raise HandshakeError(f"the connection broke ({error.strerror or error})") from None
 
 
-def examine(connection: socket.socket, key: bytes, deadline: float) -> Proof:
+def examine(connection: socket.socket, key: bytes, deadline: float) -> HandshakeProof:
     """Let the other side of a connection prove that it is a task of this run. :func:`conclude` answers it.
 
     :param deadline: of the handshake, in seconds of :func:`time.monotonic`.
@@ -222,12 +222,14 @@ def examine(connection: socket.socket, key: bytes, deadline: float) -> Proof:
     # From here on, the bytes are those of a process that knows the key. It may still be of another version.
     try:
         name = answer[1 + _TICKET :][:_NAME].rstrip(b"\0").decode("ascii")
-        return Proof(Claim(Purpose(answer[:1]), name, answer[1:][:_TICKET]), said)
+        return HandshakeProof(Claim(Purpose(answer[:1]), name, answer[1:][:_TICKET]), said)
     except ValueError:
         raise HandshakeError("it knows the key, and says something unknown: its pytest-ddl differs") from None
 
 
-def conclude(connection: socket.socket, key: bytes, proof: Proof, verdict: Verdict, deadline: float) -> None:
+def conclude(
+    connection: socket.socket, key: bytes, proof: HandshakeProof, verdict: HandshakeVerdict, deadline: float
+) -> None:
     """Prove to the task that this is the controller, and tell it the verdict.
 
     :raises HandshakeError: if the connection has broken.
@@ -256,5 +258,5 @@ def prove(connection: socket.socket, key: bytes, claim: Claim) -> None:
     if not hmac.compare_digest(_mac(key, _CONTROLLER, said + verdict[:1]), verdict[1:]):
         raise RefusedError("it does not know the key; give all tasks the same key")
     connection.settimeout(None)
-    if verdict[:1] != Verdict.WELCOME.value:
-        raise RefusedError(_REASONS[Verdict(verdict[:1])].format(name=claim.name))
+    if verdict[:1] != HandshakeVerdict.WELCOME.value:
+        raise RefusedError(_REASONS[HandshakeVerdict(verdict[:1])].format(name=claim.name))

@@ -16,7 +16,7 @@ from hypothesis.errors import FailedHealthCheck
 from pytest_ddl.cluster import pickling
 from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, Fate
 from pytest_ddl.cluster.explain import RankError, explain, name_ranks
-from pytest_ddl.cluster.protocol import ExampleResult, Kind, PhaseResult
+from pytest_ddl.cluster.protocol import ExampleResult, PhaseResult, RequestKind
 from pytest_ddl.cluster.ship import ShippingError
 from pytest_ddl.items.hypothesis_adapter import adapt_settings
 from pytest_ddl.items.merge import merge_example
@@ -112,7 +112,7 @@ class ExampleDispatcher:
             if known is None:
                 hypothesis.reject()
             raise known
-        answers = self._cluster.ask(Kind.BODY, example, deadline=self._deadline, patience=self._wait_after)
+        answers = self._cluster.ask(RequestKind.BODY, example, deadline=self._deadline, patience=self._wait_after)
         self.examples += 1
         total = len(answers)
         self._output = [

@@ -21,7 +21,7 @@ from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, ClusterError, Fat
 from pytest_ddl.cluster.explain import sections
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.parameters import difference, in_words
-from pytest_ddl.cluster.protocol import Kind, PhaseResult, RankWarning
+from pytest_ddl.cluster.protocol import PhaseResult, RankWarning, RequestKind
 from pytest_ddl.harness import START_TIMEOUT
 from pytest_ddl.items.merge import (
     collection_differs,
@@ -50,7 +50,7 @@ class _NotPassedError(Exception):
     """The merged report of a phase is not a pass. The report contains the reason."""
 
 
-class Runner(Protocol):
+class ItemRunner(Protocol):
     """What all items of a process share: the clusters, and what is told about them."""
 
     def lease(self, spec: StrategySpec, mark: DdlMark) -> AbstractContextManager[Cluster]:
@@ -88,7 +88,9 @@ class ItemOnRanks:
     the phase.
     """
 
-    def __init__(self, runner: Runner, item: pytest.Function, nextitem: pytest.Item | None, spec: StrategySpec) -> None:
+    def __init__(
+        self, runner: ItemRunner, item: pytest.Function, nextitem: pytest.Item | None, spec: StrategySpec
+    ) -> None:
         self._runner = runner
         self._item = item
         self._nextitem = nextitem
@@ -140,7 +142,7 @@ class ItemOnRanks:
             self._following = self._runner.next_in(cluster, self._item, self._nextitem)
             # From now on, this item reports what its ranks cannot tear down.
             cluster.on_session_end = None
-            self._phase(cluster, "setup", Kind.SETUP, (self._item.nodeid, self._following))
+            self._phase(cluster, "setup", RequestKind.SETUP, (self._item.nodeid, self._following))
         if _is_given(self._item):
             # To check the scopes of a @given test's fixtures, Hypothesis's own hook would set them up in this process.
             self._item.obj = _runs_on_ranks
@@ -156,7 +158,7 @@ class ItemOnRanks:
             self._examples(cluster)
             return
         with self._waiting("call"):
-            self._phase(cluster, "call", Kind.BODY, None)
+            self._phase(cluster, "call", RequestKind.BODY, None)
 
     def teardown(self) -> None:
         """Tear the item down on the ranks and give the cluster back."""
@@ -171,7 +173,7 @@ class ItemOnRanks:
             cluster.next_item = None
             cluster.on_session_end = self._rest_is_torn_down
             try:
-                self._phase(cluster, "teardown", Kind.TEARDOWN, not cluster.retired)
+                self._phase(cluster, "teardown", RequestKind.TEARDOWN, not cluster.retired)
             except BaseException:
                 cluster.retired = cluster.retired or f"{self._item.nodeid} failed in it"
                 raise
@@ -219,7 +221,7 @@ class ItemOnRanks:
 
     # ----- phases -----
 
-    def _phase(self, cluster: Cluster, when: Any, kind: Kind, body: Any) -> None:
+    def _phase(self, cluster: Cluster, when: Any, kind: RequestKind, body: Any) -> None:
         """Run one phase on all ranks and keep their merged report.
 
         :raises Exception: if the merged report is not a pass.
@@ -229,11 +231,11 @@ class ItemOnRanks:
         answers = cluster.ask(kind, body, deadline=self._deadline, patience=_patience)
         self._runner.record_warnings(warning for answer in answers if answer.ok for warning in answer.body.warnings)
         parameters = [(answer.rank, answer.body.parameters) for answer in answers if answer.ok]
-        mismatch = difference(in_words(self._item), parameters) if kind is Kind.SETUP else None
+        mismatch = difference(in_words(self._item), parameters) if kind is RequestKind.SETUP else None
         lost: BaseException | None = None
         try:
             subtests: list[pytest.TestReport] = []
-            uncollected = collection_differs(self._item, answers) if kind is Kind.SETUP else None
+            uncollected = collection_differs(self._item, answers) if kind is RequestKind.SETUP else None
             if uncollected is None:
                 *subtests, report = merge_phase(self._item, when, answers)
                 report = report if mismatch is None else failed_report(self._item, when, mismatch)

@@ -13,7 +13,7 @@ import pytest
 from pytest_ddl.cluster.call_warnings import unpickled
 from pytest_ddl.cluster.cluster import Answer, Cluster, ClusterError
 from pytest_ddl.cluster.explain import explain
-from pytest_ddl.cluster.protocol import Kind, RankWarning, SessionPlan
+from pytest_ddl.cluster.protocol import RankWarning, RequestKind, SessionPlan
 from pytest_ddl.harness import Harness
 from pytest_ddl.items.merge import failed_report, merge_phase, output_sections
 from pytest_ddl.items.on_ranks import ON_RANKS, ItemOnRanks
@@ -125,7 +125,7 @@ class SpmdRunner:
         if cluster.session_plan is not None and file in cluster.session_plan.files:
             return
         plan = self._plan(cluster.spec, item)
-        answers: Sequence[Answer] = cluster.ask(Kind.OPEN_SESSION, plan, deadline=deadline)
+        answers: Sequence[Answer] = cluster.ask(RequestKind.OPEN_SESSION, plan, deadline=deadline)
         if not all(answer.ok for answer in answers):
             raise ClusterError(f"pytest could not start in the ranks\n{explain(answers)}")
         cluster.session_plan = plan

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from pytest_ddl.installing import install_line
 from pytest_ddl.strategies.base import Machine
 
 _GPU_NODES = ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/kfd")
@@ -25,8 +26,7 @@ TENSORFLOW_PACKAGES = (
     "tf-nightly-cpu",
 )
 MISSING_TENSORFLOW = (
-    "pytest-ddl needs TensorFlow 2.16 or newer, and this Python has none: "
-    "pip install 'pytest-ddl[cpu]' (or 'pytest-ddl[gpu]')"
+    f"pytest-ddl needs TensorFlow 2.16 or newer, and this Python has none: {install_line('cpu')}, or with [gpu]"
 )
 VIRTUAL_GPU_MEMORY_MB = 1024
 """Memory in MB of each virtual GPU if one physical GPU is split. It suffices for cuDNN's workspace of a small model."""

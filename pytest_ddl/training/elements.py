@@ -20,7 +20,7 @@ _MOST_ANCESTORS = 5000
 
 
 @dataclass(frozen=True)
-class Source:
+class ElementSource:
     """Tensors that represent an argument, and tensors of the same graph that it was computed from."""
 
     tensors: Sequence[Any]
@@ -52,14 +52,14 @@ class Elements:
         for tensor in tensors_of(element):
             self._given[id(tensor)] = weakref.ref(tensor, self._forget(id(tensor)))
 
-    def source(self, item: Any) -> Source:
+    def source(self, item: Any) -> ElementSource:
         """Return what :meth:`origin` needs to know of a tensor; call it while the graph of the tensor is traced."""
         own = tensors_of(item)
         direct = any(self._is_given(tensor) for tensor in own)
         computed = [] if direct else [it for it in _ancestors_of(own) if self._is_given(it) or _is_input(it)]
-        return Source(own, computed)
+        return ElementSource(own, computed)
 
-    def origin(self, source: Source) -> BatchOrigin:
+    def origin(self, source: ElementSource) -> BatchOrigin:
         """Return how a tensor is related to an element, in the execution that runs now."""
         if any(map(self._is_given, source.tensors)):
             return BatchOrigin.ELEMENT

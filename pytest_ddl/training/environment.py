@@ -247,7 +247,7 @@ class WidePolicies(Replacements):
         return dtype
 
 
-class _Finder(MetaPathFinder):
+class _PatchingFinder(MetaPathFinder):
     """Finder for one module, which calls ``imported`` after the module has been executed.
 
     A reused worker may have imported ``tf_keras`` for an earlier program, but a fresh worker has not. If ``tf_keras``
@@ -277,7 +277,7 @@ class _Finder(MetaPathFinder):
 @contextmanager
 def on_import(name: str, imported: Callable[[Any], None]) -> Iterator[None]:
     """Call ``imported`` with the module ``name`` if it is imported for the first time while the context is open."""
-    finder = _Finder(name, imported)
+    finder = _PatchingFinder(name, imported)
     if name not in sys.modules:
         sys.meta_path.insert(0, finder)
     try:

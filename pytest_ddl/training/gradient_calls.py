@@ -35,7 +35,7 @@ class GradientSource:
 
 
 @dataclass(frozen=True)
-class Part:
+class GradientPart:
     """One gradient of a call, with the number of its arrays: 0 for ``None``, 2 for ``tf.IndexedSlices``, else 1."""
 
     source: GradientSource
@@ -49,7 +49,7 @@ class Site:
 
     number: int
     stage: GradientStage
-    parts: tuple[Part, ...]
+    parts: tuple[GradientPart, ...]
     follows: list[tuple[Site, tuple[int | None, ...]]] = field(default_factory=list)
     """Calls that pass on gradients of this call, with the position here of each of their parts."""
     summed: GradientSum = GradientSum.UNKNOWN
@@ -89,8 +89,8 @@ def keys_of(strategy: Any, variable: Any) -> list[int]:
     return found
 
 
-def part_of(variable: Any, gradient: Any) -> Part:
-    return Part(source_of(variable), len(tensors_of(gradient)), tuple(int(size) for size in variable.shape))
+def part_of(variable: Any, gradient: Any) -> GradientPart:
+    return GradientPart(source_of(variable), len(tensors_of(gradient)), tuple(int(size) for size in variable.shape))
 
 
 def tensors_of(gradient: Any) -> list[Any]:
@@ -108,7 +108,7 @@ def size_of(tensor: Any) -> int:
     return int((elements or 0) * tensor.dtype.size)
 
 
-def dense(part: Part, given: Sequence[Any]) -> Array:
+def dense(part: GradientPart, given: Sequence[Any]) -> Array:
     rows = values.copy_of(given[0])
     dense = np.zeros(part.shape, rows.dtype)
     np.add.at(dense, given[1], rows)

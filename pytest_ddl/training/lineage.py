@@ -58,7 +58,7 @@ def step_of(found: frozenset[str], lineage: Sequence[tuple[int, frozenset[str]]]
 
 
 @dataclass
-class Place:
+class ResumedPlace:
     """Place of a program that was started again among the steps of the uninterrupted run, found by its values."""
 
     lineage: Lineage
@@ -88,9 +88,9 @@ class Place:
         self.starts = frozenset(step - own for step, values in self.lineage if trainable <= values)
 
 
-def place_of(rank: RankRecord, lineage: Lineage) -> Place:
+def place_of(rank: RankRecord, lineage: Lineage) -> ResumedPlace:
     """Return the place of a rank's last attempt."""
-    place = Place(lineage)
+    place = ResumedPlace(lineage)
     resumed: Snapshot = next(iter(rank.resumed.values()), {})
     for own, values in enumerate([resumed, *(step.snapshot for step in rank.steps)]):
         place.see(own, digests((variable, values) for variable in rank.variables))

@@ -73,7 +73,7 @@ class Recorder(StepListener):
         self._trained_before: int | None = None
         self._call_sites = CallSites()
         self._first_step = settings.first_step
-        self._place = lineage.Place(settings.lineage)
+        self._place = lineage.ResumedPlace(settings.lineage)
         self._began = False
         """True if a loop or an epoch began."""
         self.points: PointListener | None = None

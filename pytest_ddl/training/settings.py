@@ -14,7 +14,7 @@ from pytest_ddl.training.points import PointPlan
 
 
 @dataclass(frozen=True)
-class Injection:
+class GradientInjection:
     """Gradient to overwrite in one step on one replica. On one device it is the gradient of the whole batch."""
 
     step: int
@@ -113,7 +113,7 @@ class RunSettings:
     """Number of steps that earlier attempts completed; indices and ``steps`` include them."""
     observe: bool = True
     """True to observe what every replica consumes; false if the observing operation would disturb the program."""
-    inject: tuple[Injection, ...] = ()
+    inject: tuple[GradientInjection, ...] = ()
     loss_scale_factor: float = 1.0
     """Factor that multiplies loss scales before the first step, or when the first step created them."""
     loss_scales: tuple[int, ...] = ()

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_ddl.trying.found import OWN_ERRORS, FailedCell, Found, explained
-from pytest_ddl.trying.source import Source
+from pytest_ddl.trying.source import Script
 from pytest_ddl.trying.written import write_alike
 
 _DOUBLE = re.compile(r"\b(?:double|float64|DT_DOUBLE)\b")
@@ -23,7 +23,7 @@ _TEMPORARY = re.compile(r"(?<=[\"'])/tmp/(?P<name>[^/\"'\n]+)")
 
 
 @contextmanager
-def in_place(run: Any, source: Source, arguments: tuple[str, ...], data: tuple[str, ...]) -> Iterator[None]:
+def in_place(run: Any, source: Script, arguments: tuple[str, ...], data: tuple[str, ...]) -> Iterator[None]:
     """Set working directory, ``sys.path``, ``sys.argv`` and ``__main__`` for a script, and restore them afterwards."""
     folder, argv, path, main = Path.cwd(), sys.argv, list(sys.path), sys.modules.get("__main__")
     for item in data:
@@ -67,7 +67,7 @@ def _flags_kept() -> Iterator[None]:
             delattr(flags, name)
 
 
-def execute(source: Source, folder: Path, found: Found, failing: tuple[FailedCell, ...] | None, precision: str) -> None:
+def execute(source: Script, folder: Path, found: Found, failing: tuple[FailedCell, ...] | None, precision: str) -> None:
     """Run the code as ``__main__``. A cell of a notebook that fails is noted, and the next cell runs.
 
     :param precision: precision of the run; a cell that fails because of float64 is not noted.

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_ddl.checking.plugin import report_or
-from pytest_ddl.trying.source import Source
+from pytest_ddl.trying.source import Script
 
 _PLAN = pytest.StashKey[dict[str, Any]]()
 _FOUND = "ddl_found"
@@ -79,7 +79,7 @@ def _test_of(plan: dict[str, Any]) -> Any:
             properties[:] = [*(pair for pair in properties if pair[0] != _FOUND), (_FOUND, text)]
 
         registry = harness_of(request.config).registry
-        source = Source(plan["file"], plan["code"], tuple(plan["left_out"]))
+        source = Script(plan["file"], plan["code"], tuple(plan["left_out"]))
         replicas = registry[_ddl_spec.name].num_replicas(_ddl_spec) or 1
         settings: dict[str, Any] = {
             name: tuple(one) if isinstance(one, list) else one for name, one in plan["script"].items()

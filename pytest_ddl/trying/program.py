@@ -17,7 +17,7 @@ from pytest_ddl.trying.calls import Calls
 from pytest_ddl.trying.found import FACT, EnoughSteps, FailedCell, Found, NotSeenError
 from pytest_ddl.trying.legacy import refusal
 from pytest_ddl.trying.objects import Objects
-from pytest_ddl.trying.source import Source
+from pytest_ddl.trying.source import Script
 from pytest_ddl.trying.steps import Steps, is_end_of_data, no_strategy_advice
 from pytest_ddl.trying.strategies import Meaning
 
@@ -26,7 +26,7 @@ from pytest_ddl.trying.strategies import Meaning
 class TriedScript:
     """Training function ``train(run)`` that runs a script."""
 
-    source: Source
+    source: Script
     arguments: tuple[str, ...] = ()
     """Command line arguments of the script."""
     replicas: int = 1

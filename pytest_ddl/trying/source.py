@@ -19,12 +19,12 @@ _WRITER = "pytest_ddl.trying.written"
 _STRATEGY = re.compile(r"\bdistribute\b|Strategy\b")
 
 
-class SourceError(ValueError):
+class ScriptError(ValueError):
     """Error for a file that cannot be run. The message is one line and says what to change."""
 
 
 @dataclass(frozen=True)
-class Source:
+class Script:
     """Code of a script, as every rank runs it."""
 
     file: str
@@ -67,7 +67,7 @@ class Source:
         return min(lines, default=None)
 
     @classmethod
-    def read(cls, path: Path) -> Source:
+    def read(cls, path: Path) -> Script:
         """Read a Python file, or the code cells of a notebook.
 
         :raises SourceError: if the file does not exist, is no notebook, or is not valid Python.
@@ -75,16 +75,16 @@ class Source:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise SourceError(f"{path} cannot be read: {error}") from None
+            raise ScriptError(f"{path} cannot be read: {error}") from None
         left_out: tuple[str, ...] = ()
         if path.suffix == ".ipynb":
             text, left_out = _code_of_notebook(path, text)
         elif path.suffix != ".py":
-            raise SourceError(f"{path} is neither a Python script (.py) nor a notebook (.ipynb)")
+            raise ScriptError(f"{path} is neither a Python script (.py) nor a notebook (.ipynb)")
         try:
             ast.parse(text)
         except SyntaxError as error:
-            raise SourceError(f"{path}:{error.lineno} is not valid Python: {error.msg}") from None
+            raise ScriptError(f"{path}:{error.lineno} is not valid Python: {error.msg}") from None
         # As pytest does it, so that the file is found again: without links being followed.
         return cls(os.path.abspath(path), text, left_out)
 
@@ -95,7 +95,7 @@ def _code_of_notebook(path: Path, text: str) -> tuple[str, tuple[str, ...]]:
         cells = json.loads(text)["cells"]
         code = [_text(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError):
-        raise SourceError(f"{path} is not a notebook of format 4: it has no list of cells") from None
+        raise ScriptError(f"{path} is not a notebook of format 4: it has no list of cells") from None
     kept, left_out = [], []
     for number, cell in enumerate(code, start=1):
         kept.append(f"{_CELL}{number}")

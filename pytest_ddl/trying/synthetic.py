@@ -25,7 +25,7 @@ class DownloadRefusedError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Kind:
+class SyntheticKind:
     """Shapes and value ranges of one dataset."""
 
     shape: tuple[int, ...]
@@ -38,18 +38,18 @@ class Kind:
 
 
 KINDS = {
-    "mnist": Kind((28, 28), 10),
-    "fashion_mnist": Kind((28, 28), 10),
-    "cifar10": Kind((32, 32, 3), 10, column=True),
-    "cifar100": Kind((32, 32, 3), 100, column=True),
-    "imdb": Kind((), 2, sequence=True),
-    "reuters": Kind((), 46, sequence=True),
-    "boston_housing": Kind((13,), 0),
-    "california_housing": Kind((8,), 0),
+    "mnist": SyntheticKind((28, 28), 10),
+    "fashion_mnist": SyntheticKind((28, 28), 10),
+    "cifar10": SyntheticKind((32, 32, 3), 10, column=True),
+    "cifar100": SyntheticKind((32, 32, 3), 100, column=True),
+    "imdb": SyntheticKind((), 2, sequence=True),
+    "reuters": SyntheticKind((), 46, sequence=True),
+    "boston_housing": SyntheticKind((13,), 0),
+    "california_housing": SyntheticKind((8,), 0),
 }
 
 
-def _split(kind: Kind, rows: int, seed: int, options: dict[str, Any]) -> tuple[Any, Any]:
+def _split(kind: SyntheticKind, rows: int, seed: int, options: dict[str, Any]) -> tuple[Any, Any]:
     rng = np.random.default_rng(seed)
     y: Any
     if kind.sequence:

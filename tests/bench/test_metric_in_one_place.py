@@ -15,7 +15,7 @@ from pytest_ddl.bench.history.detect import changes
 from pytest_ddl.bench.history.meaning import FAMILIES, higher_is_better, leaf
 from pytest_ddl.bench.history.page import render
 from pytest_ddl.bench.history.read import read_results
-from pytest_ddl.bench.history.report import Report, causes
+from pytest_ddl.bench.history.report import HistoryReport, causes
 from pytest_ddl.bench.launching.records import Launch
 from pytest_ddl.bench.metrics import METRICS, Column, estimate, metric
 from pytest_ddl.bench.metrics.counts import COUNTS
@@ -74,7 +74,7 @@ def test_it_is_plotted(toy: str, tmp_path: Path) -> None:
     bench = Bench("training.Dash.track_pace", "steps/s", {"strategy": ["mirrored"]}, lambda number, _: 10.0 + number)
     history = read_results(write_results(tmp_path, [bench], commit_hashes(9)))
     assert higher_is_better(history.series[0].benchmark) is True
-    page = render(Report(history, ()))
+    page = render(HistoryReport(history, ()))
     assert "<h3>Pace</h3>" in page
     assert "Steps of all blocks per second." in page
     assert "Higher is better." in page
@@ -89,7 +89,7 @@ def test_its_regression_is_reported(toy: str, tmp_path: Path) -> None:
     ]
     history = read_results(write_results(tmp_path, benches, commit_hashes(40)))
     steps = tuple(change for one in history.series for change in changes(one) if change.kind == "step")
-    report = Report(history, steps)
+    report = HistoryReport(history, steps)
     (group,) = causes(report.candidates)
     assert [leaf(one.series.benchmark) for one in group] == ["step_time", "pace"]
     assert "pace <b>" in render(report)

@@ -16,11 +16,11 @@ from target_programs import fit, regress, silent
 
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.metrics.batch_size import Regime
-from pytest_ddl.bench.training_to_target import StepsToTarget, Trial, steps_to_target
+from pytest_ddl.bench.training_to_target import StepsToTarget, TargetTrial, steps_to_target
 
 
-def trial(batch: int, rate: float, steps: int | None) -> Trial:
-    return Trial(batch, rate, steps, steps or 1000, 0.1 if steps else math.nan)
+def trial(batch: int, rate: float, steps: int | None) -> TargetTrial:
+    return TargetTrial(batch, rate, steps, steps or 1000, 0.1 if steps else math.nan)
 
 
 def test_best_rate_of_every_batch_counts() -> None:

@@ -14,7 +14,7 @@ import pytest
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Cluster, ClusterError
 from pytest_ddl.cluster.local_launcher import LocalLauncher
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.cluster.worker import current_rank, current_strategy
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
@@ -30,7 +30,7 @@ def harness() -> Harness:
 
 
 def pids(cluster: Cluster) -> list[int]:
-    answers = cluster.ask(Kind.CALL, ship.pack(os.getpid), deadline=time.monotonic() + FAR)
+    answers = cluster.ask(RequestKind.CALL, ship.pack(os.getpid), deadline=time.monotonic() + FAR)
     return [ship.unpack(answer.body) for answer in answers]
 
 
@@ -85,7 +85,7 @@ def test_tensorflow_waits_for_collectives_as_long_as_the_test_may_run(harness: H
         harness.registry.parse_variant("multi_worker_mirrored"), DdlMark(isolation="fresh")
     ) as cluster:
         job = ship.pack(threads_after_collectives)
-        answers = cluster.ask(Kind.CALL, job, deadline=time.monotonic() + FAR)
+        answers = cluster.ask(RequestKind.CALL, job, deadline=time.monotonic() + FAR)
     assert all(ship.unpack(answer.body) < 20 for answer in answers)
 
 
@@ -115,7 +115,9 @@ def test_a_rank_says_that_its_report_follows(harness: Harness, tmp_path: Path) -
     spec = harness.registry.parse_variant("multi_worker_mirrored")
     with harness.cluster(spec, DdlMark(isolation="fresh")) as cluster:
         job = ship.pack(fail_with_a_slow_message, (tmp_path,))
-        answers = cluster.ask(Kind.CALL, job, deadline=time.monotonic() + FAR, stuck=later((tmp_path / "ready").touch))
+        answers = cluster.ask(
+            RequestKind.CALL, job, deadline=time.monotonic() + FAR, stuck=later((tmp_path / "ready").touch)
+        )
     assert [answer.failure and answer.failure.message for answer in answers] == ["quick", "slow"]
 
 
@@ -126,7 +128,7 @@ def test_what_a_rank_started_ends_with_it(harness: Harness) -> None:
         return subprocess.Popen(["sleep", "1000"]).pid
 
     with harness.cluster(harness.registry.parse_variant("one_device"), DdlMark(isolation="fresh")) as cluster:
-        (answer,) = cluster.ask(Kind.CALL, ship.pack(start_child), deadline=time.monotonic() + FAR)
+        (answer,) = cluster.ask(RequestKind.CALL, ship.pack(start_child), deadline=time.monotonic() + FAR)
         child = psutil.Process(ship.unpack(answer.body))
     _gone, alive = psutil.wait_procs([child], timeout=10)
     assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
@@ -141,7 +143,7 @@ def test_what_a_rank_started_in_a_new_session_ends_with_it(harness: Harness) -> 
         return int(subprocess.run(command, stdout=subprocess.PIPE, check=True, env={}).stdout)
 
     with harness.cluster(harness.registry.parse_variant("one_device"), DdlMark(isolation="fresh")) as cluster:
-        (answer,) = cluster.ask(Kind.CALL, ship.pack(start_daemon), deadline=time.monotonic() + FAR)
+        (answer,) = cluster.ask(RequestKind.CALL, ship.pack(start_daemon), deadline=time.monotonic() + FAR)
         daemon = psutil.Process(ship.unpack(answer.body))
         assert daemon.is_running()
     _gone, alive = psutil.wait_procs([daemon], timeout=10)

@@ -18,7 +18,7 @@ from pytest_ddl.cluster import cluster as cluster_module
 from pytest_ddl.cluster.cluster import Cluster, ClusterError, Fate
 from pytest_ddl.cluster.local_process import LocalProcess
 from pytest_ddl.cluster.obstacles import LaunchError
-from pytest_ddl.cluster.protocol import Failure, Kind, Notice, Reply, Request, decode, encode
+from pytest_ddl.cluster.protocol import EndNotice, Failure, Reply, Request, RequestKind, decode, encode
 from pytest_ddl.cluster.resources import PortLease
 from pytest_ddl.strategies.spec import StrategySpec, Task
 
@@ -49,7 +49,7 @@ class HandLauncher:
 Ends = list[Connection]
 
 
-def send(end: Connection, reply: Reply | Notice) -> None:
+def send(end: Connection, reply: Reply | EndNotice) -> None:
     end.send_bytes(encode(reply))
 
 
@@ -75,7 +75,7 @@ def by_hand() -> Iterator[tuple[Cluster, Ends]]:
 
 
 def ask(cluster: Cluster, seconds: float = FAR, **arguments: Any) -> list[Fate]:
-    answers = cluster.ask(Kind.CALL, deadline=time.monotonic() + seconds, **arguments)
+    answers = cluster.ask(RequestKind.CALL, deadline=time.monotonic() + seconds, **arguments)
     return [answer.fate for answer in answers]
 
 
@@ -99,7 +99,10 @@ def test_requests_of_several_threads_are_asked_one_after_another(by_hand: tuple[
 
     with ThreadPoolExecutor(6) as threads:
         workers = [threads.submit(work, end) for end in ends]
-        asked = [threads.submit(cluster.ask, Kind.CALL, number, deadline=time.monotonic() + FAR) for number in range(4)]
+        asked = [
+            threads.submit(cluster.ask, RequestKind.CALL, number, deadline=time.monotonic() + FAR)
+            for number in range(4)
+        ]
         answers = [[answer.body for answer in one.result()] for one in asked]
         for worker in workers:
             worker.result()
@@ -139,7 +142,7 @@ def test_an_answer_to_an_older_request_is_dropped(by_hand: tuple[Cluster, Ends])
     for end in ends:
         send(end, Reply(1, "late"))
         send(end, Reply(2, "in time"))
-    answers = cluster.ask(Kind.CALL, deadline=time.monotonic() + FAR)
+    answers = cluster.ask(RequestKind.CALL, deadline=time.monotonic() + FAR)
     assert [answer.body for answer in answers] == ["in time", "in time"]
     assert "answered an older request" in cluster.dirty
     with pytest.raises(ClusterError, match="has ended"):
@@ -175,7 +178,7 @@ def test_the_report_of_another_failed_rank_may_take_longer(
 ) -> None:
     cluster, ends = by_hand
     monkeypatch.setattr(cluster_module, "GRACE", SOON)
-    send(ends[0], Notice(1))
+    send(ends[0], EndNotice(1))
     send(ends[1], Reply(1, failure=Failure("ValueError", "no", "")))
 
     def report() -> None:
@@ -191,7 +194,7 @@ def test_the_report_of_a_failed_rank_has_its_limit_too(
     cluster, ends = by_hand
     monkeypatch.setattr(cluster_module, "GRACE", SOON)
     monkeypatch.setattr(cluster_module, "REPORT_WAIT", SOON)
-    send(ends[0], Notice(1))
+    send(ends[0], EndNotice(1))
     send(ends[1], Reply(1, failure=Failure("ValueError", "no", "")))
     assert ask(cluster) == [Fate.STOPPED, Fate.REPLIED]
 
@@ -201,7 +204,7 @@ def test_a_closed_pipe_is_a_death(by_hand: tuple[Cluster, Ends]) -> None:
     cast("LocalProcess", cluster.processes[0]).exit_status = 0
     ends[0].close()
     send(ends[1], Reply(1, "done"))
-    answers = cluster.ask(Kind.CALL, deadline=time.monotonic() + FAR)
+    answers = cluster.ask(RequestKind.CALL, deadline=time.monotonic() + FAR)
     assert [answer.fate for answer in answers] == [Fate.DIED, Fate.REPLIED]
     assert answers[0].describe_end() == "exited with status 0 before it had finished"
     assert cluster.dirty == "rank 0 died"
@@ -248,7 +251,7 @@ def test_a_reply_that_cannot_be_sent_is_a_failure_that_names_it(
     cluster, ends = by_hand
     send(ends[0], Reply(1, body))
     send(ends[1], Reply(1, "done"))
-    answer, other = cluster.ask(Kind.CALL, deadline=time.monotonic() + FAR)
+    answer, other = cluster.ask(RequestKind.CALL, deadline=time.monotonic() + FAR)
     assert answer.failure is not None
     assert words in answer.failure.message
     assert "cannot be sent to the pytest process" in answer.failure.message
@@ -259,7 +262,7 @@ def test_a_reply_that_cannot_be_read_is_a_failure_and_no_death(by_hand: tuple[Cl
     cluster, ends = by_hand
     send(ends[0], Reply(1, NotWelcome()))
     send(ends[1], Reply(1, "done"))
-    answer, other = cluster.ask(Kind.CALL, deadline=time.monotonic() + FAR)
+    answer, other = cluster.ask(RequestKind.CALL, deadline=time.monotonic() + FAR)
     assert answer.failure is not None
     assert "cannot be read in the pytest process: EOFError: not here" in answer.failure.message
     assert other.body == "done"

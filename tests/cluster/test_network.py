@@ -15,7 +15,7 @@ import pytest
 
 from pytest_ddl.cluster import network, ship
 from pytest_ddl.cluster.network import IsolationError, servers_kept_local
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness, built_in_launchers, process_harness
 from pytest_ddl.items.selection import DdlMark
@@ -67,7 +67,7 @@ def own_servers() -> list[tuple[int, str]]:
 
 def servers(harness: Harness, variant: str) -> list[tuple[int, str]]:
     with harness.cluster(harness.registry.parse_variant(variant), DdlMark()) as cluster:
-        answers = cluster.ask(Kind.CALL, ship.pack(own_servers), deadline=time.monotonic() + 60)
+        answers = cluster.ask(RequestKind.CALL, ship.pack(own_servers), deadline=time.monotonic() + 60)
         return [server for answer in answers for server in ship.unpack(answer.body)]
 
 
@@ -155,7 +155,7 @@ def test_servers_of_an_isolated_cluster_are_reached_by_their_cluster_only(settin
     harness = Harness(settings, StrategyRegistry(), built_in_launchers(settings))
     try:
         with harness.cluster(harness.registry.parse_variant("multi_worker_mirrored"), DdlMark()) as cluster:
-            answers = cluster.ask(Kind.CALL, ship.pack(own_servers), deadline=time.monotonic() + 60)
+            answers = cluster.ask(RequestKind.CALL, ship.pack(own_servers), deadline=time.monotonic() + 60)
             # The cluster has started: its first all-reduce has gone over these ports.
             ports = [port for answer in answers for port, _device in ship.unpack(answer.body)]
             statuses = []

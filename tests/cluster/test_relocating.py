@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from pytest_ddl.cluster import pickling, relocating
-from pytest_ddl.cluster.relocating import Places
+from pytest_ddl.cluster.relocating import FolderPlaces
 from pytest_ddl.cluster.state import imported_files
 from pytest_ddl.cluster.worker import Worker
 
-PLACES = Places(("/home/ada/work", "/data/ada"), "/tmp/pytest-ddl-1/work", ("/home/ada/work/venv",))
+PLACES = FolderPlaces(("/home/ada/work", "/data/ada"), "/tmp/pytest-ddl-1/work", ("/home/ada/work/venv",))
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_code_that_travels_by_value_names_its_file() -> None:
 
 
 def test_a_rank_learns_the_places_from_its_environment() -> None:
-    assert Places.of({relocating.PLACES: PLACES.in_words()}) == PLACES
-    assert Places.of({}) is None
+    assert FolderPlaces.of({relocating.PLACES: PLACES.in_words()}) == PLACES
+    assert FolderPlaces.of({}) is None
 
 
 def test_a_rank_that_runs_an_installed_package_in_place_of_the_copy_fails(

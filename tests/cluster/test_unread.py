@@ -15,7 +15,7 @@ import pytest
 
 from pytest_ddl.cluster.cluster import Cluster, Fate
 from pytest_ddl.cluster.local_process import LocalProcess
-from pytest_ddl.cluster.protocol import Kind, Reply, decode, encode
+from pytest_ddl.cluster.protocol import Reply, RequestKind, decode, encode
 from pytest_ddl.cluster.resources import PortLease
 from pytest_ddl.strategies.spec import StrategySpec, Task
 from tests.polling import wait_until
@@ -53,7 +53,7 @@ def rank() -> Iterator[tuple[Cluster, Connection]]:
 
 
 def ask(cluster: Cluster, body: Any = None, seconds: float = SOON) -> list[Fate]:
-    return [answer.fate for answer in cluster.ask(Kind.CALL, body, deadline=time.monotonic() + seconds)]
+    return [answer.fate for answer in cluster.ask(RequestKind.CALL, body, deadline=time.monotonic() + seconds)]
 
 
 def senders() -> list[threading.Thread]:
@@ -85,7 +85,7 @@ def test_a_large_request_that_is_read_is_answered(rank: tuple[Cluster, Connectio
 
     thread = threading.Thread(target=serve)
     thread.start()
-    (answer,) = cluster.ask(Kind.CALL, bytes(LARGE), deadline=time.monotonic() + 60)
+    (answer,) = cluster.ask(RequestKind.CALL, bytes(LARGE), deadline=time.monotonic() + 60)
     thread.join()
     assert answer.body == bytes(LARGE)
 
@@ -110,7 +110,7 @@ def test_a_reply_may_arrive_in_parts(rank: tuple[Cluster, Connection]) -> None:
         data = data[7:]
         return False
 
-    (answer,) = cluster.ask(Kind.CALL, deadline=time.monotonic() + 60, stuck=stuck)
+    (answer,) = cluster.ask(RequestKind.CALL, deadline=time.monotonic() + 60, stuck=stuck)
     assert answer.body == "complete"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pytest_ddl.conformance import CONFORMANCE_CHECKS, Case, Tags, parametrize_with_ddl_checks
-from pytest_ddl.conformance.bench import Answer, Planned
+from pytest_ddl.conformance.bench import Planned, RankAnswer
 from pytest_ddl.conformance.cases import PLAN
 from pytest_ddl.conformance.collecting import planned
 from pytest_ddl.conformance.comparing import MismatchError
@@ -138,7 +138,7 @@ def test_objects_of_the_same_name_get_a_number() -> None:
     assert list(dict.fromkeys(one.id.partition("-")[0] for one in found)) == ["SGD", "SGD2", "plain"]
 
 
-def outcome(answers: list[Answer], expected: dict[str, str] | None = None, **capabilities: bool) -> str:
+def outcome(answers: list[RankAnswer], expected: dict[str, str] | None = None, **capabilities: bool) -> str:
     """Return the message of a check that gets answers, and how it ends."""
     subject = Subject(keras.metrics.Mean, "Mean", "metric", "keras", "float64", Tags())
     one = Planned(CONFORMANCE_CHECKS["callback_logs"], subject, expected or {})
@@ -151,12 +151,12 @@ def outcome(answers: list[Answer], expected: dict[str, str] | None = None, **cap
 
 
 def test_the_outcome_of_a_check() -> None:
-    right, wrong = Answer(SimpleNamespace(logs=[])), Answer(problem="the result is 2, and 1")
+    right, wrong = RankAnswer(SimpleNamespace(logs=[])), RankAnswer(problem="the result is 2, and 1")
     assert outcome([right, right]) == "passed"
     assert "Mean: callback_logs under mirrored[replicas=2]: the result is 2, and 1 (rank 1 of 2)" in outcome(
         [right, wrong]
     )
-    assert outcome([Answer(skipped="no fit")]) == "Skipped: callback_logs: no fit"
+    assert outcome([RankAnswer(skipped="no fit")]) == "Skipped: callback_logs: no fit"
     assert outcome([wrong], {"": "known"}) == "XFailed: known"
     assert outcome([wrong], {"mirrored": "here", "": "known"}) == "XFailed: here"
     assert "the result is 2, and 1" in outcome([wrong], {"central_storage": "elsewhere"})
@@ -168,7 +168,7 @@ def test_the_outcome_of_a_check() -> None:
 
 
 def test_what_the_ranks_returned_is_compared() -> None:
-    ranks = [Answer(SimpleNamespace(logs=[("on_epoch_end 0", {"loss": loss})])) for loss in (1.0, 2.0)]
+    ranks = [RankAnswer(SimpleNamespace(logs=[("on_epoch_end 0", {"loss": loss})])) for loss in (1.0, 2.0)]
     assert "the logs of on_epoch_end 0 are {'loss': 2.0} on rank 1, and {'loss': 1.0} on rank 0" in outcome(ranks)
 
 

@@ -13,9 +13,9 @@ import pytest
 from pytest_ddl.cli import main
 from pytest_ddl.commands import doctor as command
 from pytest_ddl.doctor import examination, imported
-from pytest_ddl.doctor.examination import Answer, examine
-from pytest_ddl.doctor.findings import Finding, Status, ok, problem, warning
-from pytest_ddl.doctor.registry import PROBES, Probe
+from pytest_ddl.doctor.examination import ProbeAnswer, examine
+from pytest_ddl.doctor.findings import DoctorFinding, Status, ok, problem, warning
+from pytest_ddl.doctor.registry import PROBES, DoctorProbe
 from pytest_ddl.doctor.report import as_text
 from tests.doctor.child import PATIENT, doctor
 from tests.polling import wait_until
@@ -23,12 +23,12 @@ from tests.polling import wait_until
 FOREVER = 30.0
 
 
-def blocks() -> Finding:
+def blocks() -> DoctorFinding:
     threading.Event().wait()
     return ok("it has answered")
 
 
-def fails() -> Finding:
+def fails() -> DoctorFinding:
     raise LookupError("a line,\nand another")
 
 
@@ -58,16 +58,18 @@ def test_probes_run_at_the_same_time() -> None:
     # Each goes on when all have begun, which one after the other would never happen.
     met = threading.Barrier(10)
 
-    def meets() -> Finding:
+    def meets() -> DoctorFinding:
         met.wait(FOREVER)
         return ok("all have begun")
 
-    answers = examine(Probe(f"meets-{index}", "g", "it answers", meets, own_seconds=FOREVER) for index in range(10))
+    answers = examine(
+        DoctorProbe(f"meets-{index}", "g", "it answers", meets, own_seconds=FOREVER) for index in range(10)
+    )
     assert [answer.findings for answer in answers] == [(ok("all have begun"),)] * 10
 
 
 def test_a_probe_that_blocks_is_a_problem() -> None:
-    (answer,) = examine([Probe("blocks", "g", "it answers", blocks, own_seconds=0.1)])
+    (answer,) = examine([DoctorProbe("blocks", "g", "it answers", blocks, own_seconds=0.1)])
     assert answer.findings[0].status is Status.PROBLEM
     assert "it gave no answer within 0.1 s" in answer.findings[0].found
 
@@ -87,8 +89,8 @@ def test_an_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_a_probe_that_fails_is_a_problem_with_its_reason() -> None:
-    good = Probe("good", "g", "all is well", lambda: [ok("one"), ok("two")])
-    answers = examine([Probe("fails", "g", "it does not fail", fails), good])
+    good = DoctorProbe("good", "g", "all is well", lambda: [ok("one"), ok("two")])
+    answers = examine([DoctorProbe("fails", "g", "it does not fail", fails), good])
     assert answers[0].findings[0].status is Status.PROBLEM
     said = "the probe fails could not be completed: LookupError: a line, and another"
     assert answers[0].findings[0].found == said
@@ -101,8 +103,8 @@ def test_without_threads_only_what_cannot_block_is_asked(monkeypatch: pytest.Mon
             raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(examination.threading, "Thread", NoThread)
-    quick = Probe("quick", "g", "", lambda: ok("answered"))
-    answers = examine([quick, Probe("waits", "g", "", blocks, waits=True)])
+    quick = DoctorProbe("quick", "g", "", lambda: ok("answered"))
+    answers = examine([quick, DoctorProbe("waits", "g", "", blocks, waits=True)])
     assert answers[0].findings == (ok("answered"),)
     assert "can't start new thread" in answers[1].findings[0].found
 
@@ -111,9 +113,9 @@ def test_without_threads_only_what_cannot_block_is_asked(monkeypatch: pytest.Mon
     ("found", "status"), [(ok("fine"), 0), (warning("odd", "mend it"), 0), (problem("bad", "mend it"), 1)]
 )
 def test_exit_status(
-    found: Finding, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    found: DoctorFinding, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "PROBES", (Probe("one", "group", "", lambda: found),))
+    monkeypatch.setattr(command, "PROBES", (DoctorProbe("one", "group", "", lambda: found),))
     assert main(["doctor"]) == status
     capsys.readouterr()
     assert main(["doctor", "--json"]) == status
@@ -131,8 +133,8 @@ def test_a_wrong_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_problems_come_last_each_with_its_fix() -> None:
-    def answer(name: str, group: str, found: Finding) -> Answer:
-        return Answer(Probe(name, group, "", lambda: found), (found,))
+    def answer(name: str, group: str, found: DoctorFinding) -> ProbeAnswer:
+        return ProbeAnswer(DoctorProbe(name, group, "", lambda: found), (found,))
 
     text = as_text(
         [

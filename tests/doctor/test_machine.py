@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ddl.bench.launching import machine
 from pytest_ddl.doctor import clock, devices, environment, storage
-from pytest_ddl.doctor.findings import Finding, Status, ok, problem
+from pytest_ddl.doctor.findings import DoctorFinding, Status, ok, problem
 from tests.doctor.child import findings, permits
 
 
@@ -23,13 +23,13 @@ def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 # ----- files -----
 
 
-def in_folder(folder: Path, options: str, fill: str = "true") -> Finding:
+def in_folder(folder: Path, options: str, fill: str = "true") -> DoctorFinding:
     """Return what the doctor finds if a file system with these options is the folder for temporary files."""
     permits("unshare", "-Urm")
     script = f'mount -t tmpfs -o {options} none "$TMPDIR" && cd "$TMPDIR" && {fill}; exec "$@"'
     inside = ("unshare", "-Urm", "sh", "-c", script, "sh")
     (found,) = findings(inside=inside, environ={"TMPDIR": str(folder)})["temporary-folder"]
-    return Finding(Status(found["status"]), found["found"], found["fix"])
+    return DoctorFinding(Status(found["status"]), found["found"], found["fix"])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from packaging.version import Version
 
 from pytest_ddl.doctor import versions
-from pytest_ddl.doctor.findings import Finding, Status
+from pytest_ddl.doctor.findings import DoctorFinding, Status
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,8 +22,8 @@ CELLS = Path(__file__).parents[2] / "suites/matrix/cells.toml"
 Install = Callable[..., None]
 
 
-def only(found: Finding | list[Finding]) -> Finding:
-    (finding,) = [found] if isinstance(found, Finding) else found
+def only(found: DoctorFinding | list[DoctorFinding]) -> DoctorFinding:
+    (finding,) = [found] if isinstance(found, DoctorFinding) else found
     return finding
 
 

@@ -19,7 +19,7 @@ from pytest_ddl.faults.rank.fault import Fault, Point
 from pytest_ddl.faults.rank.observer import FaultPlan
 from pytest_ddl.faults.rank.point_log import Reached
 from pytest_ddl.faults.trials import TrialRun
-from pytest_ddl.faults.verdict import Verdict
+from pytest_ddl.faults.verdict import RecoveryVerdict
 from pytest_ddl.records import ErrorRecord
 from pytest_ddl.training.lineage import digests
 
@@ -49,7 +49,9 @@ def of_a_lost_worker(last, judged, baseline=BASELINE):
 
 
 def test_what_no_check_could_decide_is_not_said_to_be_retried():
-    assert of_a_lost_worker(MOVED, lambda _record: Judged(inconclusive=["nothing"])).verdict is Verdict.UNDECIDED
+    assert (
+        of_a_lost_worker(MOVED, lambda _record: Judged(inconclusive=["nothing"])).verdict is RecoveryVerdict.UNDECIDED
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_what_no_check_could_decide_is_not_said_to_be_retried():
 def test_a_lost_worker_explains_no_other_difference(check, cause):
     finding = Finding(check, "something differs", cause=cause, error=1.0)
     trial = of_a_lost_worker(MOVED, lambda record: Judged([finding] if record.ranks[0] is MOVED else []))
-    assert trial.verdict is Verdict.DIVERGED
+    assert trial.verdict is RecoveryVerdict.DIVERGED
     assert "something differs" in trial.message
 
 
@@ -89,31 +91,31 @@ def after_a_restart(resumed, *states, final=LAST.snapshot):
 
 
 def test_a_program_that_continues_with_a_save_has_its_updates():
-    assert after_a_restart(SAVED, state_of(SAVED)).verdict is Verdict.EQUAL
+    assert after_a_restart(SAVED, state_of(SAVED)).verdict is RecoveryVerdict.EQUAL
 
 
 def test_a_program_that_saved_nothing_may_begin_again():
-    assert after_a_restart(RANK.initial).verdict is Verdict.EQUAL
+    assert after_a_restart(RANK.initial).verdict is RecoveryVerdict.EQUAL
 
 
 def test_values_that_no_save_has_are_named():
     trial = after_a_restart(changed(SAVED, WEIGHTS), state_of(SAVED))
-    assert trial.verdict is Verdict.DIVERGED
+    assert trial.verdict is RecoveryVerdict.DIVERGED
     assert "that no save has" in trial.message
 
 
 def test_a_save_while_steps_go_on_decides_nothing():
     trial = after_a_restart(changed(SAVED, WEIGHTS), state_of(RANK.initial), MOVING)
-    assert trial.verdict is Verdict.UNDECIDED
+    assert trial.verdict is RecoveryVerdict.UNDECIDED
     assert "steps went on during a save" in trial.message
 
 
 def test_values_that_appear_late_decide_nothing():
     weights = {item.index: SAVED[item.index] for item in RANK.variables if item.kind in WEIGHTS}
-    assert after_a_restart(weights, state_of(SAVED)).verdict is Verdict.UNDECIDED
+    assert after_a_restart(weights, state_of(SAVED)).verdict is RecoveryVerdict.UNDECIDED
 
 
 def test_a_lower_count_of_keras_decides_nothing():
     trial = after_a_restart(SAVED, state_of(SAVED), final=RANK.steps[2].snapshot)
-    assert trial.verdict is Verdict.UNDECIDED
+    assert trial.verdict is RecoveryVerdict.UNDECIDED
     assert "Keras counts them" in trial.message

@@ -15,7 +15,7 @@ from pytest_ddl import Sweep, check_training
 from pytest_ddl.faults.damaged import named
 from pytest_ddl.faults.rank.damage import _DAMAGES, Held, files_of
 from pytest_ddl.faults.rank.fault import KINDS, Fault
-from pytest_ddl.faults.verdict import Verdict
+from pytest_ddl.faults.verdict import RecoveryVerdict
 from pytest_ddl.records import ErrorRecord, RankRecord
 
 WORKERS = "multi_worker_mirrored"
@@ -120,11 +120,11 @@ def test_a_flipped_bit_that_is_loaded_fails_and_one_that_is_refused_passes(strat
     import damage_programs as programs
 
     report, trial = only(programs.weights, strategy, of_file("flip-bit", 1))
-    assert trial.verdict is Verdict.DAMAGED, str(report)
+    assert trial.verdict is RecoveryVerdict.DAMAGED, str(report)
     assert trial.message.startswith("damaged save loaded, saved/step-4.weights.h5: attempt 2 continued with a value of")
     assert not report.passed
     report, trial = only(partial(programs.weights, then="refuses"), strategy, of_file("flip-bit", 1), exact=True)
-    assert trial.verdict is Verdict.REFUSED, str(report)
+    assert trial.verdict is RecoveryVerdict.REFUSED, str(report)
     assert report.passed
     report, trial = only(
         partial(programs.weights, then="falls back"),
@@ -155,11 +155,11 @@ def test_a_program_restores_an_older_checkpoint_if_a_file_is_damaged(kind, file)
 @pytest.mark.parametrize(
     ("kind", "file", "then", "verdict"),
     [
-        ("flip-bit", DATA, "", Verdict.REFUSED),
-        ("flip-bit", INDEX, "", Verdict.REFUSED),
+        ("flip-bit", DATA, "", RecoveryVerdict.REFUSED),
+        ("flip-bit", INDEX, "", RecoveryVerdict.REFUSED),
         # TensorFlow's own message names no file: suites/repros/cut_checkpoint_without_name.py
-        ("truncate", DATA, "", Verdict.CANNOT_RESUME),
-        ("truncate", DATA, "names", Verdict.REFUSED),
+        ("truncate", DATA, "", RecoveryVerdict.CANNOT_RESUME),
+        ("truncate", DATA, "names", RecoveryVerdict.REFUSED),
     ],
 )
 def test_a_refusal_must_name_the_file(kind, file, then, verdict):
@@ -167,8 +167,8 @@ def test_a_refusal_must_name_the_file(kind, file, then, verdict):
 
     report, trial = only(partial(programs.checkpointed, then=then), "mirrored", of_file(kind, file))
     assert trial.verdict is verdict, str(report)
-    assert report.passed is (verdict is Verdict.REFUSED)
-    if verdict is Verdict.CANNOT_RESUME:
+    assert report.passed is (verdict is RecoveryVerdict.REFUSED)
+    if verdict is RecoveryVerdict.CANNOT_RESUME:
         assert "the error does not name the damaged file saved/ckpt-2.data-00000-of-00001" in trial.message
 
 

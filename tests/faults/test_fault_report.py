@@ -12,7 +12,7 @@ from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.faults.page import write
 from pytest_ddl.faults.rank.fault import Fault
 from pytest_ddl.faults.report import FaultReport, Limits
-from pytest_ddl.faults.verdict import MEANINGS, RECOVERED, Trial, Verdict
+from pytest_ddl.faults.verdict import MEANINGS, RECOVERED, RecoveryVerdict, Trial
 from pytest_ddl.hints import FrontEnd
 
 FIRST = (Fault.parse("kill worker:0 before step 1"),)
@@ -23,7 +23,7 @@ IN_RESTORE = (*FIRST, Fault.parse("kill worker:0 before restore 1 of attempt 2")
 PASSED = SimpleNamespace(verdict="pass", front_end=FrontEnd.TEST)
 
 
-def trial(schedule=FIRST, verdict=Verdict.EXACT, **given):
+def trial(schedule=FIRST, verdict=RecoveryVerdict.EXACT, **given):
     return Trial(schedule, verdict, **given)
 
 
@@ -36,9 +36,9 @@ def report(*trials, **limits):
 def test_the_table_counts_verdicts_by_phase_and_rank():
     made = report(
         trial(),
-        trial(FIRST, Verdict.LOST, steps=2),
-        trial(SECOND, Verdict.EXAMPLES, twice=12, never=4),
-        trial(IN_RESTORE, Verdict.EQUAL),
+        trial(FIRST, RecoveryVerdict.LOST, steps=2),
+        trial(SECOND, RecoveryVerdict.EXAMPLES, twice=12, never=4),
+        trial(IN_RESTORE, RecoveryVerdict.EQUAL),
     )
     assert list(made.table()) == [
         "phase                   worker:0            worker:1",
@@ -53,7 +53,7 @@ def test_nothing_injected_is_no_pass():
     assert "no fault was injected" in str(report())
 
 
-@pytest.mark.parametrize("verdict", Verdict)
+@pytest.mark.parametrize("verdict", RecoveryVerdict)
 def test_only_recovery_passes(verdict):
     made = report(trial(verdict=verdict))
     assert bool(made) is made.passed is (verdict in RECOVERED)
@@ -64,7 +64,7 @@ def test_only_recovery_passes(verdict):
 @pytest.mark.parametrize(
     ("limits", "given", "told"),
     [
-        ({"exact": True}, {"verdict": Verdict.EQUAL}, "exact=True, and the run is only equal"),
+        ({"exact": True}, {"verdict": RecoveryVerdict.EQUAL}, "exact=True, and the run is only equal"),
         ({"max_lost_steps": 1}, {"work_lost": 2}, "max_lost_steps=1, and 2 steps were made again"),
         ({"detected_within": 1.0}, {"detected": 2.0}, "detected_within=1, and it took 2.00 s"),
         (
@@ -88,14 +88,14 @@ def test_a_broken_limit_is_named(limits, given, told):
 
 def test_the_worst_comes_first_with_its_fix():
     finding = Finding("RESUME", "lost", cause="resume-lost-state", fix="Save the optimizer.")
-    made = report(trial(verdict=Verdict.LOST), trial(SECOND, Verdict.DIVERGED, finding=finding))
-    assert [one.verdict for one, _why in made.broken] == [Verdict.DIVERGED, Verdict.LOST]
+    made = report(trial(verdict=RecoveryVerdict.LOST), trial(SECOND, RecoveryVerdict.DIVERGED, finding=finding))
+    assert [one.verdict for one, _why in made.broken] == [RecoveryVerdict.DIVERGED, RecoveryVerdict.LOST]
     assert "fix: Save the optimizer." in str(made)
     assert made.findings == [finding]
 
 
 def test_the_first_line_names_the_worst_verdict_and_its_fault():
-    made = report(trial(verdict=Verdict.LOST, steps=2, details="the final weights: few"), trial(SECOND))
+    made = report(trial(verdict=RecoveryVerdict.LOST, steps=2, details="the final weights: few"), trial(SECOND))
     assert made.broken[0][1] == "lost 2 steps: the final weights: few"
     assert made.first_line == "lost 2 steps, kill worker:0 before step 1"
     assert "did not recover from 1 of 2 faults" in made.headline
@@ -104,7 +104,7 @@ def test_the_first_line_names_the_worst_verdict_and_its_fault():
 
 @pytest.mark.parametrize(("front_end", "told"), [(FrontEnd.TEST, "exact=True, and"), (FrontEnd.CHECK, "--exact, and")])
 def test_a_broken_limit_is_named_in_the_words_of_the_caller(front_end, told):
-    made = report(trial(verdict=Verdict.EQUAL), exact=True)
+    made = report(trial(verdict=RecoveryVerdict.EQUAL), exact=True)
     made = replace(made, comparison=SimpleNamespace(verdict="pass", front_end=front_end))
     assert f"    {told} the run is only equal" in str(made)
     assert made.first_line.startswith(told)
@@ -114,7 +114,7 @@ def test_a_broken_limit_is_named_in_the_words_of_the_caller(front_end, told):
 def test_a_recovery_is_no_pass_if_the_comparison_is_none(verdict):
     made = replace(report(trial()), comparison=SimpleNamespace(verdict=verdict, front_end=FrontEnd.TEST))
     assert (made.recovered, made.verdict, bool(made)) == (True, verdict, verdict == "pass")
-    assert replace(made, trials=(trial(verdict=Verdict.LOST),)).verdict == "fail"
+    assert replace(made, trials=(trial(verdict=RecoveryVerdict.LOST),)).verdict == "fail"
 
 
 def test_what_could_not_be_injected_says_why():
@@ -126,7 +126,7 @@ def test_what_could_not_be_injected_says_why():
 
 
 def test_json_and_page_have_every_trial(tmp_path):
-    made = report(trial(detected=0.5), trial(SECOND, Verdict.HUNG, details="<forever>"))
+    made = report(trial(detected=0.5), trial(SECOND, RecoveryVerdict.HUNG, details="<forever>"))
     page = write(made, tmp_path / "pages")
     told = json.loads((tmp_path / "pages" / f"{page.stem}.json").read_text())
     assert [one["verdict"] for one in told["trials"]] == ["exact", "hung"]

@@ -23,10 +23,10 @@ from pytest_ddl.faults.rank.fault import Fault, Point
 from pytest_ddl.faults.rank.point_log import Reached
 from pytest_ddl.faults.report import Limits
 from pytest_ddl.faults.trials import TrialAttempt, TrialRun
-from pytest_ddl.faults.verdict import Trial, Verdict
+from pytest_ddl.faults.verdict import RecoveryVerdict, Trial
 from pytest_ddl.records import ErrorRecord, RankRecord, VariableKind, VariableRecord
 from pytest_ddl.strategies.spec import StrategySpec
-from pytest_ddl.training.lineage import Place, lineage_of, place_of
+from pytest_ddl.training.lineage import ResumedPlace, lineage_of, place_of
 from pytest_ddl.training.settings import RunSettings
 
 PROGRAM = Program(replicas=2, momentum=0.9, batches=(4, 4, 4, 4))
@@ -67,21 +67,21 @@ WEIGHTS = (VariableKind.TRAINABLE,)
 @pytest.mark.parametrize("after", range(5))
 def test_a_program_that_restores_is_exact(after):
     trial = verdict(continued(after))
-    assert (trial.verdict, trial.resumed_at, trial.work_lost) == (Verdict.EXACT, after, max(0, 3 - after))
+    assert (trial.verdict, trial.resumed_at, trial.work_lost) == (RecoveryVerdict.EXACT, after, max(0, 3 - after))
 
 
 def test_values_that_were_restored_within_the_loop_count():
     # The loop began with new variables, and restored with its first batch.
     late = continued(2, resumed={0: RANK.initial})
-    assert (verdict(late).verdict, verdict(late).resumed_at) == (Verdict.EXACT, 2)
+    assert (verdict(late).verdict, verdict(late).resumed_at) == (RecoveryVerdict.EXACT, 2)
     lazy = continued(2, resumed={0: {}})
-    assert (verdict(lazy).verdict, verdict(lazy).resumed_at) == (Verdict.EXACT, 2)
+    assert (verdict(lazy).verdict, verdict(lazy).resumed_at) == (RecoveryVerdict.EXACT, 2)
 
 
 def test_steps_that_a_later_restore_replaced_do_not_count():
     warmed = continued(2, steps=(RANK.steps[0], *RANK.steps[2:]), resumed={0: RANK.initial})
     trial = verdict(warmed)
-    assert (trial.verdict, trial.resumed_at) == (Verdict.EXACT, 2)
+    assert (trial.verdict, trial.resumed_at) == (RecoveryVerdict.EXACT, 2)
     place = place_of(warmed, lineage_of(RANK))
     assert (place.start, place.replaced, place.late) == (1, 1, True)
 
@@ -91,8 +91,8 @@ def test_a_restore_after_the_last_step_replaces_all_steps():
     end = RANK.steps[3].snapshot
     warmed = continued(0, steps=RANK.steps[:1], final=end)
     trial = verdict(warmed, done=4)
-    assert (trial.verdict, trial.resumed_at) == (Verdict.EXACT, 4)
-    assert verdict(replace(warmed, final={}), done=4).verdict is Verdict.LOST
+    assert (trial.verdict, trial.resumed_at) == (RecoveryVerdict.EXACT, 4)
+    assert verdict(replace(warmed, final={}), done=4).verdict is RecoveryVerdict.LOST
 
 
 def test_steps_that_change_no_weight_are_told_apart_by_the_end():
@@ -103,7 +103,7 @@ def test_steps_that_change_no_weight_are_told_apart_by_the_end():
     rank = replace(RANK, variables=kept, steps=steps, initial=_without(RANK.initial, without))
     baseline = replace(BASELINE, ranks=(rank,))
     trial = verdict(replace(rank, resumed={0: rank.initial}), baseline)
-    assert (trial.verdict, trial.resumed_at) == (Verdict.EXACT, 0)
+    assert (trial.verdict, trial.resumed_at) == (RecoveryVerdict.EXACT, 0)
 
 
 def _weights(values):
@@ -118,21 +118,21 @@ def _without(values, indices):
 def test_wrong_values_of_a_program_with_no_steps_left_are_seen():
     wrong = changed(RANK.steps[3].snapshot, WEIGHTS)
     trial = verdict(continued(4, resumed={4: wrong}), done=4)
-    assert trial.verdict is Verdict.DIVERGED, trial
+    assert trial.verdict is RecoveryVerdict.DIVERGED, trial
     assert trial.finding.cause == "resume-lost-state"
     lost = changed(RANK.steps[3].snapshot, (VariableKind.SLOT,))
-    assert verdict(continued(4, resumed={4: lost}), done=4).verdict is Verdict.DIVERGED
+    assert verdict(continued(4, resumed={4: lost}), done=4).verdict is RecoveryVerdict.DIVERGED
 
 
 def test_an_attempt_that_restores_nothing_and_trains_nothing_is_undecided():
     silent = continued(4, resumed={0: RANK.initial}, facts={"no_loop": True})
-    assert verdict(silent, done=4).verdict is Verdict.UNDECIDED
-    assert verdict(replace(silent, resumed={}), done=4).verdict is Verdict.UNDECIDED
+    assert verdict(silent, done=4).verdict is RecoveryVerdict.UNDECIDED
+    assert verdict(replace(silent, resumed={}), done=4).verdict is RecoveryVerdict.UNDECIDED
     unbuilt = replace(silent, resumed={0: {}}, facts={"no_loop": False})
-    assert verdict(unbuilt, done=4).verdict is Verdict.UNDECIDED
-    assert verdict(continued(4, facts={"no_loop": True}), done=4).verdict is Verdict.EXACT
+    assert verdict(unbuilt, done=4).verdict is RecoveryVerdict.UNDECIDED
+    assert verdict(continued(4, facts={"no_loop": True}), done=4).verdict is RecoveryVerdict.EXACT
     # A loop that begins with new weights and the last batch behind it has lost all steps.
-    assert verdict(replace(silent, facts={"no_loop": False}), done=4).verdict is Verdict.LOST
+    assert verdict(replace(silent, facts={"no_loop": False}), done=4).verdict is RecoveryVerdict.LOST
 
 
 def test_weights_of_no_step_are_not_counted_as_steps():
@@ -141,7 +141,7 @@ def test_weights_of_no_step_are_not_counted_as_steps():
         wrong, steps=tuple(replace(step, snapshot=changed(step.snapshot, WEIGHTS, 0.01)) for step in wrong.steps)
     )
     trial = verdict(wrong)
-    assert (trial.verdict, trial.steps) == (Verdict.DIVERGED, 0)
+    assert (trial.verdict, trial.steps) == (RecoveryVerdict.DIVERGED, 0)
     assert trial.finding.cause == "resume-lost-state"
 
 
@@ -150,7 +150,7 @@ def test_equal_bits_are_not_exact_if_no_example_was_observed():
     unseen = replace(BASELINE, ranks=ranks)
     last = continued(2, steps=tuple(replace(s, batches=()) for s in continued(2).steps))
     trial = verdict(last, unseen)
-    assert trial.verdict is Verdict.EQUAL
+    assert trial.verdict is RecoveryVerdict.EQUAL
     assert "which examples were trained on was not observed" in trial.notes
 
 
@@ -159,8 +159,8 @@ def test_equal_bits_are_not_exact_if_other_numbers_were_reported():
         return replace(rank, steps=tuple(replace(s, values={"mean": number}) for s in rank.steps))
 
     baseline = replace(BASELINE, ranks=(told(RANK, 1.0),))
-    assert verdict(told(continued(2), 1.0), baseline).verdict is Verdict.EXACT
-    assert verdict(told(continued(2), 2.0), baseline).verdict is not Verdict.EXACT
+    assert verdict(told(continued(2), 1.0), baseline).verdict is RecoveryVerdict.EXACT
+    assert verdict(told(continued(2), 2.0), baseline).verdict is not RecoveryVerdict.EXACT
 
 
 def test_examples_with_other_contents_are_not_said_to_come_twice():
@@ -173,7 +173,7 @@ def test_examples_with_other_contents_are_not_said_to_come_twice():
     )
     trial = verdict(continued(2, steps=(other, *steps[1:])))
     # The bits are those of the uninterrupted run, but not the examples.
-    assert trial.verdict is Verdict.EXAMPLES
+    assert trial.verdict is RecoveryVerdict.EXAMPLES
     assert "0 examples trained on twice, 4 examples never, and 4 examples that the uninterrupted run does not have" in (
         trial.message
     )
@@ -195,7 +195,7 @@ def test_variables_of_the_same_name_keep_their_models():
 
 def test_a_place_is_not_moved_by_values_that_are_expected():
     known = ((0, frozenset({"ta"})), (1, frozenset({"ta"})), (2, frozenset({"tb"})))
-    place = Place(known)
+    place = ResumedPlace(known)
     place.see(0, frozenset({"ta"}))
     assert (place.start, place.starts) == (1, {0, 1})
     place.see(1, frozenset({"tb"}))
@@ -206,7 +206,7 @@ def test_a_place_is_not_moved_by_values_that_are_expected():
 
 @pytest.mark.parametrize("limits", [{"max_lost_steps": 3}, {"always_loadable": True}])
 def test_a_limit_of_a_run_that_continued_at_an_unknown_step_is_broken(limits):
-    trial = Trial((Fault.parse("kill worker:0 before step 1"),), Verdict.EQUAL, attempts=2)
+    trial = Trial((Fault.parse("kill worker:0 before step 1"),), RecoveryVerdict.EQUAL, attempts=2)
     assert "it is not known where the run continued" in Limits(**limits).broken_by(trial)
 
 
@@ -220,5 +220,5 @@ def test_slots_that_a_new_optimizer_makes_in_its_first_step_are_named():
         for step, values in zip(late.steps, wrong, strict=True)
     ]
     trial = verdict(replace(late, steps=tuple(later)))
-    assert (trial.verdict, trial.finding.cause) == (Verdict.DIVERGED, "resume-lost-state")
+    assert (trial.verdict, trial.finding.cause) == (RecoveryVerdict.DIVERGED, "resume-lost-state")
     assert "the optimizer begins anew, without optimizer/momentum_0, optimizer/momentum_1" in trial.message

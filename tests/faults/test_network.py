@@ -14,7 +14,7 @@ import recovery_programs as programs
 
 from pytest_ddl import Sweep, check_training
 from pytest_ddl.equivalence.runs.question import ArgumentError
-from pytest_ddl.faults.verdict import Verdict
+from pytest_ddl.faults.verdict import RecoveryVerdict
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ PARTITION = "net-partition worker:1 in step 6, collective 1"
 def test_a_short_disturbance_changes_nothing(strategy, faults):
     report = check_training(programs.checkpointed, strategy, faults=faults, exact=True, **GIVEN)
     assert report.passed, str(report)
-    assert {(trial.verdict, trial.attempts) for trial in report.trials} == {(Verdict.EXACT, 1)}
+    assert {(trial.verdict, trial.attempts) for trial in report.trials} == {(RecoveryVerdict.EXACT, 1)}
 
 
 @pytest.mark.nightly(each_commit=("parameter_server[processes=separate]",))
@@ -63,7 +63,7 @@ def test_a_long_partition_costs_a_restart():
     report = check_training(programs.checkpointed, WORKERS, faults=PARTITION, exact=True, max_lost_steps=2, **GIVEN)
     assert report.passed, str(report)
     (trial,) = report.trials
-    assert (trial.verdict, trial.attempts, trial.work_lost) == (Verdict.EXACT, 2, 1)
+    assert (trial.verdict, trial.attempts, trial.work_lost) == (RecoveryVerdict.EXACT, 2, 1)
     assert trial.detected is not None
 
 
@@ -72,7 +72,7 @@ def test_a_mistake_in_the_recovery_from_a_partition_is_caught():
     program = partial(programs.checkpointed, sin="forgets the step")
     report = check_training(program, WORKERS, faults=PARTITION, **GIVEN)
     assert not report.passed
-    assert report.trials[0].verdict is Verdict.REPLAYED, str(report)
+    assert report.trials[0].verdict is RecoveryVerdict.REPLAYED, str(report)
 
 
 @pytest.mark.nightly

@@ -16,7 +16,7 @@ import recovery_programs as programs
 from pytest_ddl import Sweep, check_training, generators
 from pytest_ddl.equivalence.runs.question import ArgumentError
 from pytest_ddl.faults.rank.write_gate import why_not
-from pytest_ddl.faults.verdict import FIXES, Verdict
+from pytest_ddl.faults.verdict import FIXES, RecoveryVerdict
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ def test_a_program_that_saves_recovers_exactly(fault, work):
     report = check_training(programs.checkpointed, WORKERS, faults=fault, exact=True, always_loadable=True, **GIVEN)
     assert report.passed, str(report)
     trial = only(report)
-    assert (trial.verdict, trial.work_lost, trial.attempts) == (Verdict.EXACT, work, 2)
+    assert (trial.verdict, trial.work_lost, trial.attempts) == (RecoveryVerdict.EXACT, work, 2)
     assert trial.detected is not None
     assert trial.resumed is not None
 
@@ -60,7 +60,7 @@ def test_a_rank_that_ends_within_a_step_costs_what_was_not_saved():
     report = check_training(programs.checkpointed, WORKERS, **given)
     assert report.passed, str(report)
     trial = only(report)
-    assert (trial.verdict, trial.attempts) == (Verdict.EXACT, 2)
+    assert (trial.verdict, trial.attempts) == (RecoveryVerdict.EXACT, 2)
     assert (trial.work_lost, trial.resumed_at) in {(1, 2), (2, 2), (0, 4)}
 
 
@@ -102,7 +102,7 @@ def test_a_notice_that_nobody_reads_costs_what_was_not_saved():
     program = partial(programs.preempted, sin="watches nothing")
     report = check_training(program, "mirrored", faults=fault, max_lost_steps=0, **GIVEN)
     trial = only(report)
-    assert (trial.verdict, trial.attempts, trial.work_lost) == (Verdict.EXACT, 2, 4), str(report)
+    assert (trial.verdict, trial.attempts, trial.work_lost) == (RecoveryVerdict.EXACT, 2, 4), str(report)
     assert "max_lost_steps=0, and 4 steps were made again" in str(report)
 
 
@@ -110,7 +110,7 @@ def test_a_notice_that_nobody_reads_costs_what_was_not_saved():
 def test_a_program_that_reads_the_notice_and_forgets_its_data_trains_on_examples_twice():
     program = partial(programs.preempted, sin="begins the data again")
     report = check_training(program, "mirrored", faults="notice worker:0 before step 4", **GIVEN)
-    assert only(report).verdict in (Verdict.REPLAYED, Verdict.EXAMPLES), str(report)
+    assert only(report).verdict in (RecoveryVerdict.REPLAYED, RecoveryVerdict.EXAMPLES), str(report)
 
 
 @pytest.mark.nightly
@@ -134,11 +134,15 @@ def test_a_program_without_a_save_makes_all_steps_again():
 @pytest.mark.parametrize(
     ("sin", "verdict", "told"),
     [
-        ("forgets the step", Verdict.REPLAYED, "replayed 4 steps: the final weights have 10 updates, 6 without"),
-        ("forgets the optimizer", Verdict.DIVERGED, "resume-lost-state"),
-        ("begins the data again", Verdict.EXAMPLES, "24 examples trained on twice, 24 examples never"),
-        ("counts in a file", Verdict.LOST, "lost 1 step: the final weights have 5 updates, 6 without"),
-        ("refuses to continue", Verdict.CANNOT_RESUME, "cannot resume, attempt 2: rank 0"),
+        (
+            "forgets the step",
+            RecoveryVerdict.REPLAYED,
+            "replayed 4 steps: the final weights have 10 updates, 6 without",
+        ),
+        ("forgets the optimizer", RecoveryVerdict.DIVERGED, "resume-lost-state"),
+        ("begins the data again", RecoveryVerdict.EXAMPLES, "24 examples trained on twice, 24 examples never"),
+        ("counts in a file", RecoveryVerdict.LOST, "lost 1 step: the final weights have 5 updates, 6 without"),
+        ("refuses to continue", RecoveryVerdict.CANNOT_RESUME, "cannot resume, attempt 2: rank 0"),
     ],
 )
 @pytest.mark.parametrize("strategy", ["mirrored", WORKERS])
@@ -161,8 +165,8 @@ def test_a_file_that_is_written_in_place_cannot_be_loaded_after_a_kill():
     assert right.passed, str(right)
     wrong = check_training(programs.newest, "mirrored", faults=sweep, **GIVEN)
     verdicts = {trial.verdict for trial in wrong.trials if trial.schedule[0].point.detail}
-    assert verdicts == {Verdict.EXACT, Verdict.CANNOT_RESUME}, str(wrong)
-    assert {trial.verdict for trial in wrong.trials if not trial.schedule[0].point.detail} == {Verdict.EXACT}
+    assert verdicts == {RecoveryVerdict.EXACT, RecoveryVerdict.CANNOT_RESUME}, str(wrong)
+    assert {trial.verdict for trial in wrong.trials if not trial.schedule[0].point.detail} == {RecoveryVerdict.EXACT}
 
 
 @pytest.mark.nightly
@@ -212,7 +216,7 @@ def test_values_that_are_reported_now_and_then_are_those_of_their_steps(reports,
     assert report.passed, str(report)
     wrong = check_training(partial(programs.recording, reports=reports, how="reports half"), "mirrored", **given)
     trial = only(wrong)
-    assert (trial.verdict, trial.finding.cause) == (Verdict.DIVERGED, "metric-wrong"), str(wrong)
+    assert (trial.verdict, trial.finding.cause) == (RecoveryVerdict.DIVERGED, "metric-wrong"), str(wrong)
     saved = (after - 1) // 2 * 2
     first = next(step for step in range(reports, 7, reports) if step > saved)
     assert f"/size returned after step {first} is not that of one device" in trial.message
@@ -278,7 +282,7 @@ def test_two_faults_strike_in_two_attempts():
 )
 def test_a_fault_that_does_not_strike_is_no_survival(fault, told):
     report = check_training(programs.checkpointed, WORKERS, faults=fault, **GIVEN)
-    assert only(report).verdict is Verdict.NOT_INJECTED
+    assert only(report).verdict is RecoveryVerdict.NOT_INJECTED
     assert told in only(report).message
     assert not report.passed
 
@@ -287,12 +291,12 @@ def test_a_fault_that_does_not_strike_is_no_survival(fault, told):
 @pytest.mark.parametrize(
     ("how", "strategy", "verdict"),
     [
-        ("ends with status 0", "mirrored", Verdict.CANNOT_RESUME),
-        ("ends with status 0", WORKERS, Verdict.CANNOT_RESUME),
-        ("exits with status 0", "mirrored", Verdict.CANNOT_RESUME),
-        ("misses a dependency", "mirrored", Verdict.CANNOT_RESUME),
-        ("returns", "mirrored", Verdict.UNDECIDED),
-        ("returns on one rank", WORKERS, Verdict.HUNG),
+        ("ends with status 0", "mirrored", RecoveryVerdict.CANNOT_RESUME),
+        ("ends with status 0", WORKERS, RecoveryVerdict.CANNOT_RESUME),
+        ("exits with status 0", "mirrored", RecoveryVerdict.CANNOT_RESUME),
+        ("misses a dependency", "mirrored", RecoveryVerdict.CANNOT_RESUME),
+        ("returns", "mirrored", RecoveryVerdict.UNDECIDED),
+        ("returns on one rank", WORKERS, RecoveryVerdict.HUNG),
     ],
 )
 def test_a_second_attempt_that_only_pretends_is_no_recovery(how, strategy, verdict):
@@ -307,7 +311,7 @@ def test_an_exception_that_the_program_swallows_loses_its_step():
     report = check_training(
         programs.catches_everything, "mirrored", faults="exception worker:0 in step 3, batch 0", **GIVEN
     )
-    assert only(report).verdict is Verdict.LOST, str(report)
+    assert only(report).verdict is RecoveryVerdict.LOST, str(report)
     assert only(report).attempts == 1
 
 
@@ -323,11 +327,13 @@ def test_a_program_continues_on_another_number_of_workers(workers, on):
         **GIVEN,
     )
     assert report.passed, str(report)
-    assert (only(report).verdict, only(report).resumed_at) == (Verdict.EQUAL, 2)
+    assert (only(report).verdict, only(report).resumed_at) == (RecoveryVerdict.EQUAL, 2)
 
 
 @pytest.mark.nightly(each_commit=("forgets the optimizer",))
-@pytest.mark.parametrize(("sin", "verdict"), [("", Verdict.EQUAL), ("forgets the optimizer", Verdict.DIVERGED)])
+@pytest.mark.parametrize(
+    ("sin", "verdict"), [("", RecoveryVerdict.EQUAL), ("forgets the optimizer", RecoveryVerdict.DIVERGED)]
+)
 def test_after_the_last_step_too_another_number_of_replicas_is_compared(sin, verdict):
     program = partial(programs.checkpointed, sin=sin)
     given = {"faults": "kill worker:0 after save 3", "restart_on": "mirrored[replicas=3]", **GIVEN}
@@ -345,7 +351,7 @@ def test_weights_that_the_last_attempt_lacks_are_not_taken_as_equal(on):
     report = check_training(program, "mirrored[replicas=2]", **given)
     assert not report.passed
     trial = only(report)
-    assert trial.verdict is Verdict.UNDECIDED, str(report)
+    assert trial.verdict is RecoveryVerdict.UNDECIDED, str(report)
     assert "so sequential/dense_1/bias, sequential/dense_1/kernel cannot be compared" in trial.message
 
 
@@ -356,7 +362,7 @@ def test_an_optimizer_that_makes_its_slots_in_a_step_needs_none_after_the_last_o
     given = {"faults": f"kill worker:0 after save {save}", "restart_on": f"{WORKERS}[workers=3]", **GIVEN}
     report = check_training(program, WORKERS, **given)
     assert report.passed, str(report)
-    assert (only(report).verdict, only(report).resumed_at) == (Verdict.EQUAL, 2 * save)
+    assert (only(report).verdict, only(report).resumed_at) == (RecoveryVerdict.EQUAL, 2 * save)
 
 
 @pytest.mark.nightly

@@ -15,7 +15,7 @@ import recovery_programs as programs
 from pytest_ddl import Sweep, check_training
 from pytest_ddl.equivalence.runs.question import ArgumentError
 from pytest_ddl.faults.report import Limits
-from pytest_ddl.faults.verdict import Verdict
+from pytest_ddl.faults.verdict import RecoveryVerdict
 from pytest_ddl.hints import FrontEnd
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ def test_a_worker_that_is_lost_in_a_step_costs_its_closure_at_most():
     report = check_training(programs.checkpointed, SERVERS, faults=sweep_of("in step 6, batch 0"), **GIVEN)
     assert report.passed, str(report)
     # The coordinator chooses the worker that runs the closure, in each trial anew. The other is lost without a cost.
-    assert {trial.verdict for trial in report.trials} <= {Verdict.EXACT, Verdict.RETRIED}
+    assert {trial.verdict for trial in report.trials} <= {RecoveryVerdict.EXACT, RecoveryVerdict.RETRIED}
     for trial in report.trials:
         _costs_its_closure_at_most(trial, 1)
 
@@ -51,12 +51,12 @@ def test_workers_that_are_all_lost_in_a_step_cost_its_closure():
     report = check_training(programs.checkpointed, SERVERS, faults=faults, **GIVEN)
     assert report.passed, str(report)
     (trial,) = report.trials
-    assert trial.verdict is Verdict.RETRIED
+    assert trial.verdict is RecoveryVerdict.RETRIED
     _costs_its_closure_at_most(trial, 2)
 
 
 def _costs_its_closure_at_most(trial, lost):
-    if trial.verdict is Verdict.EXACT:
+    if trial.verdict is RecoveryVerdict.EXACT:
         return
     assert (trial.steps, trial.never, trial.attempts) == (1, programs.BATCH, 1)
     closures = "1 closure" if lost == 1 else f"{lost} closures"
@@ -80,7 +80,7 @@ def test_signals_reach_a_server(kind):
         programs.checkpointed, SERVERS, faults=sweep_of("after step 3", tasks=["worker:1"], kind=kind), **GIVEN
     )
     assert report.passed, str(report)
-    assert report.trials[0].verdict is Verdict.EXACT
+    assert report.trials[0].verdict is RecoveryVerdict.EXACT
 
 
 @pytest.mark.nightly
@@ -98,7 +98,7 @@ def test_closures_that_run_concurrently_are_counted(task):
     report = check_training(programs.concurrent, SERVERS, faults=faults, **GIVEN)
     assert report.passed, str(report)
     # The order of the closures decides the bits, and chance can give it the order of the uninterrupted run.
-    assert report.trials[0].verdict in (Verdict.EXACT, Verdict.EQUAL, Verdict.RETRIED)
+    assert report.trials[0].verdict in (RecoveryVerdict.EXACT, RecoveryVerdict.EQUAL, RecoveryVerdict.RETRIED)
 
 
 @pytest.mark.nightly
@@ -107,7 +107,7 @@ def test_closures_that_are_scheduled_again_after_a_restart_are_too_many():
     report = check_training(program, SERVERS, faults="kill chief:0 in training, batch 5", **GIVEN)
     assert not report.passed
     (trial,) = report.trials
-    assert (trial.verdict, trial.steps) == (Verdict.REPLAYED, 3), str(report)
+    assert (trial.verdict, trial.steps) == (RecoveryVerdict.REPLAYED, 3), str(report)
     assert "done counts 9 updates, 6 without the interruption" in trial.message
 
 
@@ -118,7 +118,7 @@ def test_the_right_number_of_updates_is_not_enough(sin):
     report = check_training(program, SERVERS, faults="kill chief:0 in training, batch 5", **GIVEN)
     assert not report.passed
     (trial,) = report.trials
-    assert trial.verdict is Verdict.DIVERGED, str(report)
+    assert trial.verdict is RecoveryVerdict.DIVERGED, str(report)
     assert "that no save has" in trial.message
 
 

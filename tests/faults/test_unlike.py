@@ -20,7 +20,7 @@ from pytest_ddl.faults.rank.fault import Fault, Point
 from pytest_ddl.faults.rank.point_log import Reached
 from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.faults.unlike import goes_on
-from pytest_ddl.faults.verdict import Verdict
+from pytest_ddl.faults.verdict import RecoveryVerdict
 from pytest_ddl.records import BatchRecord, DrawRecord, ErrorRecord
 
 SLIGHTLY = 1e-15
@@ -58,16 +58,16 @@ def moved(last, by):
 @pytest.mark.parametrize("kind", ["known", "expected", "approximations"])
 def test_what_a_comparison_excuses_does_not_excuse_other_weights_after_a_restart(kind):
     trial = with_reports(moved(continued(2), 0.01), excusing(kind))
-    assert trial.verdict is Verdict.DIVERGED
+    assert trial.verdict is RecoveryVerdict.DIVERGED
     assert "differs by 0.01 after step 3 from the run without the interruption" in trial.message
     unsure = with_reports(moved(continued(2), 0.01), excusing(kind), repeatable=False)
-    assert unsure.verdict is Verdict.UNDECIDED
-    assert with_reports(continued(2), excusing(kind)).verdict is Verdict.EXACT
+    assert unsure.verdict is RecoveryVerdict.UNDECIDED
+    assert with_reports(continued(2), excusing(kind)).verdict is RecoveryVerdict.EXACT
 
 
 @pytest.mark.parametrize("kind", ["known", "expected", "approximations"])
 def test_rounding_is_no_difference_after_a_restart(kind):
-    assert with_reports(moved(continued(2), SLIGHTLY), excusing(kind)).verdict is Verdict.EQUAL
+    assert with_reports(moved(continued(2), SLIGHTLY), excusing(kind)).verdict is RecoveryVerdict.EQUAL
 
 
 def test_a_program_with_no_steps_left_shows_no_difference_that_could_be_missing():
@@ -80,13 +80,13 @@ def test_a_program_with_no_steps_left_shows_no_difference_that_could_be_missing(
     weights = [item.index for item in RANK.variables if item.kind in WEIGHTS]
     partly = {at: parts for at, parts in RANK.steps[3].snapshot.items() if at != weights[-1]}
     trial = with_reports(continued(4, resumed={4: partly}), undecided)
-    assert trial.verdict is Verdict.UNDECIDED, trial
+    assert trial.verdict is RecoveryVerdict.UNDECIDED, trial
 
 
 def test_a_reported_number_is_compared_too():
     first, last = moved(continued(2), SLIGHTLY).steps
     trial = with_reports(continued(2, steps=(first, replace(last, loss=last.loss * 1.1))), excusing("known"))
-    assert trial.verdict is Verdict.DIVERGED
+    assert trial.verdict is RecoveryVerdict.DIVERGED
     assert "the loss differs" in trial.message
 
 
@@ -102,9 +102,9 @@ def test_random_numbers_of_another_step_are_the_cause():
     baseline = replace(BASELINE, ranks=(replace(RANK, steps=tuple(map(drawn, RANK.steps))),))
     right = tuple(drawn(step, shift=2) for step in continued(2).steps)  # their indices begin with 1 again
     again = tuple(drawn(step) for step in moved(continued(2), 0.01).steps)
-    assert verdict(continued(2, steps=right), baseline).verdict is Verdict.EXACT
+    assert verdict(continued(2, steps=right), baseline).verdict is RecoveryVerdict.EXACT
     trial = verdict(continued(2, steps=again), baseline)
-    assert (trial.verdict, trial.finding.cause) == (Verdict.DIVERGED, "resume-random-wrong")
+    assert (trial.verdict, trial.finding.cause) == (RecoveryVerdict.DIVERGED, "resume-random-wrong")
     assert "noise draws other numbers in step 3" in trial.message
     assert "tf.random.Generator" in trial.finding.fix
 
@@ -119,7 +119,7 @@ def more(step, number):
 def test_training_that_does_not_end_is_no_replay(extra):
     steps = (*continued(2).steps, *(more(RANK.steps[3], number) for number in range(extra)))
     trial = verdict(continued(2, steps=steps))
-    assert (trial.verdict, trial.steps) == (Verdict.DIVERGED, extra)
+    assert (trial.verdict, trial.steps) == (RecoveryVerdict.DIVERGED, extra)
     assert trial.finding.cause == "resume-lost-state"
     assert f"training does not end after step 4, but {extra} step(s) later" in trial.message
     assert "EarlyStopping" in trial.finding.fix
@@ -128,9 +128,9 @@ def test_training_that_does_not_end_is_no_replay(extra):
 @pytest.mark.parametrize(
     ("epochs", "expected"),
     [
-        (None, Verdict.REPLAYED),
-        ({0: 0, 1: 2}, Verdict.REPLAYED),  # it begins with the first epoch
-        ({1: 0, 2: 2}, Verdict.DIVERGED),  # it continues with the second, and does not end with it
+        (None, RecoveryVerdict.REPLAYED),
+        ({0: 0, 1: 2}, RecoveryVerdict.REPLAYED),  # it begins with the first epoch
+        ({1: 0, 2: 2}, RecoveryVerdict.DIVERGED),  # it continues with the second, and does not end with it
     ],
 )
 def test_a_program_that_makes_all_steps_once_more_has_forgotten_its_count(epochs, expected):
@@ -152,7 +152,9 @@ def test_on_another_number_of_replicas_only_the_epoch_shows_that_the_count_is_ri
     assert (finding and finding.cause) == expected
 
 
-@pytest.mark.parametrize(("epochs", "expected"), [({1: 0}, Verdict.REPLAYED), ({2: 0}, Verdict.DIVERGED)])
+@pytest.mark.parametrize(
+    ("epochs", "expected"), [({1: 0}, RecoveryVerdict.REPLAYED), ({2: 0}, RecoveryVerdict.DIVERGED)]
+)
 def test_an_epoch_that_is_older_than_the_weights_is_replayed(epochs, expected):
     """All steps are made. The third epoch is one too many, and the second one that the weights contain."""
     steps = tuple(more(RANK.steps[3], number) for number in range(2))
@@ -163,7 +165,7 @@ def test_an_epoch_that_is_older_than_the_weights_is_replayed(epochs, expected):
 
 def test_steps_with_wrong_values_are_replayed():
     steps = (*moved(continued(2), 0.01).steps, more(RANK.steps[3], 1))
-    assert verdict(continued(2, steps=steps, resumed={2: RANK.steps[1].snapshot})).verdict is Verdict.REPLAYED
+    assert verdict(continued(2, steps=steps, resumed={2: RANK.steps[1].snapshot})).verdict is RecoveryVerdict.REPLAYED
 
 
 def test_the_lost_state_comes_before_its_effects():
@@ -176,7 +178,7 @@ def test_the_lost_state_comes_before_its_effects():
 
     for order in ([lost, *others], [*others, lost]):
         trial = with_reports(moved(continued(2), 0.01), partial(judged, findings=order))
-        assert (trial.verdict, trial.finding) == (Verdict.DIVERGED, lost)
+        assert (trial.verdict, trial.finding) == (RecoveryVerdict.DIVERGED, lost)
     writers = Finding("WRITE", "two writers", cause="unsafe-checkpoint-path")
     trial = with_reports(moved(continued(2), 0.01), partial(judged, findings=[lost, writers]))
     assert trial.finding is writers

@@ -10,7 +10,7 @@ import pytest
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.hosts.checked import command_of, hosts_of
 from pytest_ddl.hosts.group import HostGroup
-from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, TransportError
+from pytest_ddl.hosts.transport import Host, TransportArgumentError, TransportArguments, TransportError
 from pytest_ddl.hosts.transports.registry import launcher_over
 
 HOSTS = (Host("a"),)
@@ -96,7 +96,7 @@ def test_hosts_for_a_transport_that_finds_its_own_are_refused(tmp_path: Path) ->
     def make(_arguments: TransportArguments) -> Given:
         return transport
 
-    with pytest.raises(ArgumentError, match=r"^boxes finds its hosts by itself: leave out --ddl-hosts=a,b$"):
+    with pytest.raises(TransportArgumentError, match=r"^boxes finds its hosts by itself: leave out --ddl-hosts=a,b$"):
         launcher_over("boxes", make, {}, "a,b")({}, tmp_path, None)
     assert transport.closed == 1
 

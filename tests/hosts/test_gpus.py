@@ -18,7 +18,7 @@ import pytest
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Cluster
 from pytest_ddl.cluster.obstacles import LaunchError
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.cluster.resources import ResourcesBusyError
 from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness
@@ -119,7 +119,7 @@ def visible(cluster: Cluster) -> list[str]:
     def read() -> str:
         return os.environ.get("CUDA_VISIBLE_DEVICES", "none")
 
-    answers = cluster.ask(Kind.CALL, ship.pack(read), deadline=time.monotonic() + 60)
+    answers = cluster.ask(RequestKind.CALL, ship.pack(read), deadline=time.monotonic() + 60)
     assert all(answer.ok for answer in answers), answers
     return [ship.unpack(answer.body) for answer in answers]
 

@@ -21,9 +21,10 @@ from typing import Any
 import psutil
 import pytest
 
-from pytest_ddl.hosts.transport import ArgumentError, TransportArguments, TransportError
+from pytest_ddl.hosts.transport import TransportArgumentError, TransportArguments, TransportError
 from pytest_ddl.hosts.transports import ray_bridge
 from pytest_ddl.hosts.transports.ray_nodes import Ray
+from pytest_ddl.installing import install_line
 from tests.polling import wait_until
 
 NODES = ["node-a", "node-b"]
@@ -34,7 +35,7 @@ GONE = 30.0
 
 with_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None,
-    reason="the package ray is not installed; run `pip install 'pytest-ddl[ray]'`",
+    reason=f"the package ray is not installed; run `{install_line('ray')}`",
 )
 
 
@@ -279,7 +280,7 @@ def test_a_cluster_refuses_a_process_without_its_token(
 
 def test_without_ray_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(TransportError, match=re.escape("pip install 'pytest-ddl[ray]'")):
+    with pytest.raises(TransportError, match=re.escape(install_line("ray"))):
         Ray(TransportArguments("ray", tmp_path, {}))
 
 
@@ -296,5 +297,5 @@ def test_without_ray_the_message_says_what_to_install(tmp_path: Path, monkeypatc
     ids=lambda value: "-".join(f"{key}={text}" for key, text in value.items()) if isinstance(value, dict) else "",
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, given: dict[str, str], says: str) -> None:
-    with pytest.raises(ArgumentError, match=re.escape(says)):
+    with pytest.raises(TransportArgumentError, match=re.escape(says)):
         Ray(TransportArguments("ray", tmp_path, {}, given=given))

@@ -20,7 +20,7 @@ from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Answer, Cluster, ClusterError, Fate
 from pytest_ddl.cluster.launcher import PLACE
 from pytest_ddl.cluster.obstacles import LaunchError
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.hosts import link
 from pytest_ddl.hosts.remote import RemoteLauncher
 from pytest_ddl.strategies.base import topology_of
@@ -57,7 +57,7 @@ def start(shared: RemoteLauncher) -> Iterator[Callable[[str], Cluster]]:
 
 
 def call(cluster: Cluster, function: Callable[[], Any], seconds: float = 60.0) -> list[Answer]:
-    return cluster.ask(Kind.CALL, ship.pack(function), deadline=time.monotonic() + seconds)
+    return cluster.ask(RequestKind.CALL, ship.pack(function), deadline=time.monotonic() + seconds)
 
 
 def values(answers: list[Answer]) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_ddl.hosts.remote import RemoteLauncher
-from pytest_ddl.hosts.transport import ArgumentError, Host, Transport, TransportArguments, TransportError
+from pytest_ddl.hosts.transport import Host, Transport, TransportArgumentError, TransportArguments, TransportError
 from pytest_ddl.hosts.transports.docker import Docker
 from pytest_ddl.hosts.transports.kubernetes import Kubernetes, cores
 from pytest_ddl.hosts.transports.mpi import Mpi
@@ -103,7 +103,7 @@ def test_pods_that_do_not_run_are_named(stand_in: Stand, pods: list[Any], messag
 
 
 def test_labels_are_needed() -> None:
-    with pytest.raises(ArgumentError, match=r"the setting pods is missing: .*kubernetes\[pods=app=trainer\]"):
+    with pytest.raises(TransportArgumentError, match=r"the setting pods is missing: .*kubernetes\[pods=app=trainer\]"):
         Kubernetes(given("kubernetes"))
 
 
@@ -149,7 +149,7 @@ def test_a_host_file_is_read(stand_in: Stand, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_hosts_of_mpi_are_refused(hosts: str, hostfile: str, message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(TransportArgumentError, match=message):
         Mpi(given("mpi", hosts, hostfile=hostfile))
 
 

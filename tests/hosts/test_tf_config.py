@@ -19,8 +19,8 @@ import pytest
 
 from pytest_ddl import joining
 from pytest_ddl.hosts.rendezvous import Rendezvous
-from pytest_ddl.hosts.task import Task, TaskError
-from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, TransportError
+from pytest_ddl.hosts.task import HostTask, TaskError
+from pytest_ddl.hosts.transport import Host, TransportArgumentError, TransportArguments, TransportError
 from pytest_ddl.hosts.transports.netns import Netns
 from pytest_ddl.hosts.transports.tf_config import PATH_VARIABLE, TfConfig, check_settings, read_tf_config
 from tests.plugin.conftest import Outcome, Project, new_project
@@ -82,9 +82,9 @@ def test_settings_are_checked() -> None:
     assert check_settings(arguments()) == (0, 300.0)
     assert check_settings(arguments(port="4000", wait="2.5")) == (4000, 2.5)
     for given in ({"port": "0"}, {"port": "70000"}, {"port": "a"}, {"wait": "-1"}, {"wait": "soon"}, {"ports": "1"}):
-        with pytest.raises(ArgumentError, match=next(iter(given))):
+        with pytest.raises(TransportArgumentError, match=next(iter(given))):
             check_settings(arguments(**given))
-    with pytest.raises(ArgumentError, match="leave --ddl-hosts out"):
+    with pytest.raises(TransportArgumentError, match="leave --ddl-hosts out"):
         check_settings(TransportArguments("tf_config", Path(), {}, hosts="a"))
 
 
@@ -120,7 +120,7 @@ class Joined:
         self.notes: list[str] = []
         self.ends: list[int | TaskError] = []
         self.controller = Rendezvous(KEY, ["worker:1"], listener, str(folder / "tasks"), 0.0, self.notes.append)
-        self.task = Task("worker:1", "worker:0", place, KEY)
+        self.task = HostTask("worker:1", "worker:0", place, KEY)
         monkeypatch.setenv("TF_CONFIG", tf_config(["a:1", "b:1"], 0))
         monkeypatch.setenv(PATH_VARIABLE, str(folder / "tasks"))
         self.transport = TfConfig(arguments())
@@ -221,14 +221,14 @@ def test_a_task_without_a_controller_gives_up(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(
         TaskError, match=r"no connection to the controller worker:0 at .* within 0 s \(Connection refused"
     ):
-        Task("worker:1", "worker:0", place, KEY).serve(0.0, print)
+        HostTask("worker:1", "worker:0", place, KEY).serve(0.0, print)
 
 
 def test_a_task_with_another_key_gives_up(joined: Joined) -> None:
     joined.transport.hosts()
     place = joined.controller._listener.getsockname()
     with pytest.raises(TaskError, match="refuses worker:1: it has not accepted the key"):
-        Task("worker:1", "worker:0", place, bytes(32)).serve(0.0, print)
+        HostTask("worker:1", "worker:0", place, bytes(32)).serve(0.0, print)
     assert "does not know the key" in "".join(joined.notes)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.hosts.placement import place
-from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, TransportError, this_python
+from pytest_ddl.hosts.transport import Host, TransportArgumentError, TransportArguments, TransportError, this_python
 from pytest_ddl.hosts.transports.netns import Netns
 from pytest_ddl.hosts.transports.registry import built_in_transports, parse_launcher
 from pytest_ddl.hosts.transports.slurm import Slurm, cpus_per_node
@@ -55,7 +55,7 @@ def test_hosts_have_slots() -> None:
     ],
 )
 def test_wrong_hosts_are_refused(hosts: str, message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(TransportArgumentError, match=message):
         Ssh(given("ssh", hosts))
 
 
@@ -74,7 +74,7 @@ def test_wrong_hosts_are_refused(hosts: str, message: str) -> None:
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, str], message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(TransportArgumentError, match=message):
         Netns(given("netns", **settings))
 
 

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.faults.rank.write_gate import why_not
-from pytest_ddl.faults.verdict import Verdict
+from pytest_ddl.faults.verdict import RecoveryVerdict
 from tests.planted_recovery.run import CORRECT, PLANTED, evaluate
 
 
@@ -47,7 +47,7 @@ def test_a_correct_program_recovers(entry):
 
 
 def test_entries_name_verdicts_and_causes_that_exist():
-    words = {verdict.value for verdict in Verdict} | {"comparison"}
+    words = {verdict.value for verdict in RecoveryVerdict} | {"comparison"}
     for entry in [*PLANTED, *CORRECT]:
         assert set(entry.verdicts) <= words
         assert set(entry.causes) <= set(CAUSES)

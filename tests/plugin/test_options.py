@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_ddl.config import resolve_without_pytest
+from pytest_ddl.installing import install_line
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestAssertRewriteWarning")
 USES = """
@@ -262,7 +263,7 @@ def test_a_missing_tensorflow_is_an_error_and_no_skip(pytester: pytest.Pytester)
         told = [line for line in text.splitlines() if not line.startswith("ERROR test_")]
         lines = [line for line in told if "pytest-ddl needs TensorFlow 2.16 or newer" in line]
         assert len(lines) == 1, text
-        assert "pip install 'pytest-ddl[cpu]'" in lines[0]
+        assert install_line("cpu") in lines[0]
         assert "skipped" not in text
 
 

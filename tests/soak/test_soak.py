@@ -14,7 +14,7 @@ import pytest
 
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.local_launcher import LocalLauncher
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness, built_in_launchers
 from pytest_ddl.items.selection import DdlMark
@@ -54,7 +54,7 @@ def call(harness: Harness, variant: str, count: int, *, fresh: bool) -> None:
     spec = harness.registry.parse_variant(variant)
     with harness.cluster(spec, DdlMark(device="cpu"), fresh=fresh) as cluster:
         for number in range(count):
-            answers = cluster.ask(Kind.CALL, ship.pack(abs, (-number,)), deadline=time.monotonic() + 60)
+            answers = cluster.ask(RequestKind.CALL, ship.pack(abs, (-number,)), deadline=time.monotonic() + 60)
             assert [ship.unpack(answer.body) for answer in answers] == [number] * cluster.num_ranks
 
 

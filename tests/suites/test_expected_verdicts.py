@@ -9,7 +9,7 @@ import pytest
 from pytest_ddl import RecoveryError
 from pytest_ddl.faults.rank.fault import Fault
 from pytest_ddl.faults.report import FaultReport, Limits
-from pytest_ddl.faults.verdict import Trial, Verdict
+from pytest_ddl.faults.verdict import RecoveryVerdict, Trial
 from pytest_ddl.hints import FrontEnd
 from suites import expecting
 from suites.known_failures import entry_to_paste, load
@@ -28,7 +28,7 @@ link = "https://example.org/1"
 SAVED = "kill worker:0 after save 1"
 
 
-def error(*faults, verdict=Verdict.REPLAYED):
+def error(*faults, verdict=RecoveryVerdict.REPLAYED):
     trials = tuple(Trial((Fault.parse(fault),), verdict, f"{verdict.value} 3 steps") for fault in faults)
     return RecoveryError(
         FaultReport("mirrored", ("worker:0",), trials, Limits(), SimpleNamespace(front_end=FrontEnd.TEST), points=2)
@@ -51,7 +51,7 @@ def test_a_known_verdict_is_an_expected_failure():
     "other",
     [
         error(SAVED, "kill worker:0 before step 2"),
-        error(SAVED, verdict=Verdict.LOST),
+        error(SAVED, verdict=RecoveryVerdict.LOST),
     ],
     ids=["point", "verdict"],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ddl import check_training
-from pytest_ddl.faults.verdict import Verdict
+from pytest_ddl.faults.verdict import RecoveryVerdict
 from suites.faults import loops, page, test_recipes, verdicts
 from suites.faults.catalogue import RECIPES
 from suites.faults.training import BATCH
@@ -93,7 +93,7 @@ def test_a_mistake_in_a_recipe_is_found():
         leaves_the_optimizer_out, global_batch_size=BATCH, faults="kill worker:0 before step 4", exact=True, timeout=120
     )
     (trial,) = report.trials
-    assert (trial.verdict, trial.finding.cause) == (Verdict.DIVERGED, "resume-lost-state"), str(report)
+    assert (trial.verdict, trial.finding.cause) == (RecoveryVerdict.DIVERGED, "resume-lost-state"), str(report)
     assert not recipe.allows(trial.verdict.value, trial.finding.cause)
     found = {"faults": "", "verdict": "diverged", "cause": trial.finding.cause, "message": trial.message}
     assert verdicts.entry_of(found, recipe, "mirrored", ENTRIES) is None

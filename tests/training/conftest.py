@@ -13,7 +13,7 @@ import pytest
 
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.explain import explain
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.equivalence.runs.remote import run_training
 from pytest_ddl.harness import process_harness
 from pytest_ddl.items.selection import DdlMark
@@ -36,7 +36,7 @@ def records(tmp_path: Path) -> Runner:
         settings = RunSettings(tmp_path=str(tmp_path), is_reference=name == "one_device", seed=7)
         job = ship.pack(run_training, (train, replace(settings, **given)))
         with harness.cluster(harness.registry.parse_variant(name), DdlMark()) as cluster:
-            answers = cluster.ask(Kind.CALL, job, deadline=time.monotonic() + DEADLINE)
+            answers = cluster.ask(RequestKind.CALL, job, deadline=time.monotonic() + DEADLINE)
             assert all(answer.ok for answer in answers), explain(answers)
             found = [ship.unpack(answer.body) for answer in answers]
             if any(record.failed for record in found):
@@ -53,7 +53,7 @@ def in_rank() -> Callable[[str, Callable[[], Any]], list[Any]]:
     def call(name: str, function: Callable[[], Any]) -> list[Any]:
         harness = process_harness()
         with harness.cluster(harness.registry.parse_variant(name), DdlMark()) as cluster:
-            answers = cluster.ask(Kind.CALL, ship.pack(function, ()), deadline=time.monotonic() + DEADLINE)
+            answers = cluster.ask(RequestKind.CALL, ship.pack(function, ()), deadline=time.monotonic() + DEADLINE)
             assert all(answer.ok for answer in answers), explain(answers)
             return [ship.unpack(answer.body) for answer in answers]
 

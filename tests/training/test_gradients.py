@@ -7,7 +7,7 @@ import pytest
 import tape_programs as programs
 
 from pytest_ddl.records import GradientStage
-from pytest_ddl.training.settings import Injection
+from pytest_ddl.training.settings import GradientInjection
 
 pytestmark = pytest.mark.slow
 
@@ -156,7 +156,7 @@ def test_too_large_gradients_are_left_out_with_a_note(ranks):
 
 @pytest.mark.nightly
 def test_planted_infinities_reach_one_replica_in_one_step(ranks):
-    planted = (Injection(step=2, replica=1, variable=2, value=float("inf")),)
+    planted = (GradientInjection(step=2, replica=1, variable=2, value=float("inf")),)
     (record,) = ranks("mirrored", programs.plain, inject=planted, **GIVEN)
     assert all(np.isfinite(value).all() for value in summed([record], COMPUTED, step=1).values())
     for replica, (gradient,) in calls([record], COMPUTED, step=2).items():
@@ -167,6 +167,6 @@ def test_planted_infinities_reach_one_replica_in_one_step(ranks):
 
 
 def test_planted_infinities_in_the_gradient_of_one_device(ranks):
-    planted = (Injection(step=1, replica=1, variable=0, value=float("inf")),)
+    planted = (GradientInjection(step=1, replica=1, variable=0, value=float("inf")),)
     (record,) = ranks("one_device", programs.plain, inject=planted, **GIVEN)
     assert not np.isfinite(record.steps[0].snapshot[0][0]).any()

@@ -9,7 +9,7 @@ import pytest
 
 import pytest_ddl
 from pytest_ddl.trying.program import TriedScript
-from pytest_ddl.trying.source import Source
+from pytest_ddl.trying.source import Script
 from pytest_ddl.trying.verdict import UndecidedError, compare_script
 from tests.trying import scripts
 
@@ -24,7 +24,7 @@ def tried(path: Path, code: str, compare: pytest_ddl.Equivalence) -> list[str]:
     """Compare a script of two replicas, and return the lines about what was found."""
     path.write_text(code)
     told: list[str] = []
-    compare_script(compare, TriedScript(Source.read(path), replicas=2, steps=2, examples=500), {}, told.append)
+    compare_script(compare, TriedScript(Script.read(path), replicas=2, steps=2, examples=500), {}, told.append)
     return told[-1].splitlines()
 
 
@@ -140,7 +140,7 @@ def test_a_batch_of_one_example_is_a_known_limit_of_fit(
 ) -> None:
     (tmp_path / "script.py").write_text(scripts.ONE_EXAMPLE)
     report = compare_script(
-        ddl_equivalence, TriedScript(Source.read(tmp_path / "script.py"), replicas=2, steps=2, examples=500), {}
+        ddl_equivalence, TriedScript(Script.read(tmp_path / "script.py"), replicas=2, steps=2, examples=500), {}
     )
     assert [behavior.id for behavior in report.known_behaviors] == ["keras-fit-unequal-parts"]
 

@@ -11,12 +11,12 @@ import pytest
 from pytest_ddl.trying import synthetic
 from pytest_ddl.trying.found import explained
 from pytest_ddl.trying.legacy import keras_2_name, refusal
-from pytest_ddl.trying.source import Source, SourceError
+from pytest_ddl.trying.source import Script, ScriptError
 
 
-def notebook(path: Path, *cells: str) -> Source:
+def notebook(path: Path, *cells: str) -> Script:
     path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": cell} for cell in cells]}))
-    return Source.read(path)
+    return Script.read(path)
 
 
 def test_a_notebook_loses_its_magics_and_keeps_its_lines(tmp_path: Path) -> None:
@@ -45,8 +45,8 @@ def test_a_notebook_loses_its_magics_and_keeps_its_lines(tmp_path: Path) -> None
 )
 def test_what_cannot_be_run_is_refused(name: str, text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(SourceError, match=message):
-        Source.read(tmp_path / name)
+    with pytest.raises(ScriptError, match=message):
+        Script.read(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_what_cannot_be_run_is_refused(name: str, text: str, message: str, tmp_p
     [("s = tf.distribute.get_strategy()", True), ("# tf.distribute", False), ("model.fit(x)", False)],
 )
 def test_a_strategy_is_found_in_the_text(code: str, mentions: bool) -> None:
-    assert Source("a.py", code).mentions_strategy is mentions
+    assert Script("a.py", code).mentions_strategy is mentions
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_strategy_is_found_in_the_text(code: str, mentions: bool) -> None:
     ],
 )
 def test_a_copy_of_the_number_of_replicas_is_found_in_functions(code: str, line: int | None) -> None:
-    assert Source("a.py", code).line_with_copied_count() == line
+    assert Script("a.py", code).line_with_copied_count() == line
 
 
 def test_a_file_that_a_notebook_writes_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from pytest_ddl.bench.launching.machine import machine_facts
 from pytest_ddl.bench.launching.pinning import pinned_environ
 from pytest_ddl.bench.launching.records import SEED
 from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def train_once(harness: Harness, plan: Plan, variant: str, repeat: int) -> Train
         )
         orders = Orders(str(plan.file), steps_per_epoch, plan.cores_per_replica)
         answers = cluster.ask(
-            Kind.CALL,
+            RequestKind.CALL,
             ship.pack(run_epochs, (plan.function, settings, orders)),
             deadline=started + plan.timeout,
             patience=lambda _body: PARTING,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.advice.facts.evidence import Evidence, MissingError
+from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence, MissingError
 from pytest_ddl.bench.advice.facts.gains import gain_of, noise_of
 from pytest_ddl.bench.advice.facts.measured import Contender, Measured
 from pytest_ddl.bench.advice.turns import take_turns
@@ -41,7 +41,7 @@ class Collector:
     bench: BenchSpec
     say: Callable[[str], None] = lambda _text: None
 
-    def first(self) -> Evidence:
+    def first(self) -> AdviceEvidence:
         """Measure the program as it is, twice, with the first batch from memory, and without communication.
 
         :raises BenchError: if the program cannot be measured.
@@ -52,11 +52,11 @@ class Collector:
         self.say(f"measuring {self.variant}: the program as it is, with its data in memory, without communication …")
         found, failed = self._turns(knobs)
         base = found.pop("base")
-        evidence = Evidence(base.launch, base.notes, measured={"base": base, **found}, unavailable=failed)
+        evidence = AdviceEvidence(base.launch, base.notes, measured={"base": base, **found}, unavailable=failed)
         self._take(evidence, base, found)
         return evidence
 
-    def answer(self, evidence: Evidence, missing: Iterable[MissingError]) -> bool:
+    def answer(self, evidence: AdviceEvidence, missing: Iterable[MissingError]) -> bool:
         """Measure what rules miss, as far as that is possible, and return whether something was measured."""
         open_questions = [error for error in missing if not error.reason]
         knobs = list(dict.fromkeys(error.knob for error in open_questions if error.knob))
@@ -77,14 +77,14 @@ class Collector:
             self._take(evidence, base, found)
         return bool(open_questions)
 
-    def _unfit(self, evidence: Evidence, knob: str) -> str:
+    def _unfit(self, evidence: AdviceEvidence, knob: str) -> str:
         kinds = {notes.loops for notes in evidence.notes}
         wanted = LOOPS.get(knob)
         if wanted is not None and not kinds & set(wanted):
             return f"the program trains with run.{'/'.join(sorted(kinds - {''})) or 'record'}, which it does not change"
         return ""
 
-    def _take(self, evidence: Evidence, base: Measured, found: dict[str, Measured]) -> None:
+    def _take(self, evidence: AdviceEvidence, base: Measured, found: dict[str, Measured]) -> None:
         for knob, measured in found.items():
             counted, examples = measured.launch.examples_per_step, base.launch.examples_per_step
             if knob == "batch" and (counted is None or examples is None):
@@ -104,7 +104,7 @@ class Collector:
         contenders = [Contender(knob, self.train, self.variant, self.bench, knob) for knob in ("base", *knobs)]
         return take_turns(self.harness, contenders)
 
-    def _time_collectives(self, evidence: Evidence, wanted: Sequence[tuple[str, int]]) -> None:
+    def _time_collectives(self, evidence: AdviceEvidence, wanted: Sequence[tuple[str, int]]) -> None:
         self.say("timing collectives with nothing else running …")
         kinds = {kind for kind, _size in wanted}
         for kind in sorted(kinds):

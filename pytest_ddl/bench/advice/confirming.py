@@ -22,7 +22,7 @@ LAUNCHES = 3
 """Pairs of launches that judge a change; an interval needs at least two."""
 
 
-class Outcome(Enum):
+class ConfirmationOutcome(Enum):
     """Result of a confirmation."""
 
     HELD = "held"
@@ -44,18 +44,18 @@ class Confirmation:
     """True if ``expected`` is an upper bound, which a change need not reach."""
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ConfirmationOutcome:
         """Held: the step is faster, and the intervals of the measured and of the expected gain overlap."""
         too_small = self.expected is not None and not self.at_most and self.gain.high < self.expected.low
         if self.gain.high <= 1 or too_small:
-            return Outcome.FAILED
-        return Outcome.HELD if self.gain.low > 1 else Outcome.OPEN
+            return ConfirmationOutcome.FAILED
+        return ConfirmationOutcome.HELD if self.gain.low > 1 else ConfirmationOutcome.OPEN
 
     def __str__(self) -> str:
         bound = "at most " if self.at_most else ""
         expected = f"; expected {bound}{self.expected}" if self.expected is not None else ""
         measured = f"a step is {self.gain}, {len(self.samples)} pairs of new launches{expected}"
-        if self.outcome is Outcome.OPEN:
+        if self.outcome is ConfirmationOutcome.OPEN:
             return f"not decided: {measured}. Give more --launches, or a quieter machine"
         return f"{self.outcome.value}: {measured}"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pytest_ddl.bench.advice.facts.evidence import Evidence, MissingError
+from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence, MissingError
 from pytest_ddl.bench.advice.facts.gains import Gain
-from pytest_ddl.bench.advice.rules import RULES, Found, Rule
+from pytest_ddl.bench.advice.rules import RULES, AdviceRule, RuleFinding
 
 ROUNDS = 6
 """Maximum number of times that rules may ask for further measurements."""
@@ -17,12 +17,12 @@ ROUNDS = 6
 class Advice:
     """A rule that applies, and its finding."""
 
-    rule: Rule
-    found: Found
+    rule: AdviceRule
+    found: RuleFinding
 
 
 @dataclass(frozen=True)
-class Decision:
+class AdviceDecision:
     """Advice for one variant, the most important first."""
 
     advice: tuple[Advice, ...]
@@ -33,8 +33,9 @@ class Decision:
 
 
 def decide(
-    evidence: Evidence, answer: Callable[[Evidence, Iterable[MissingError]], bool] = lambda _evidence, _missing: False
-) -> Decision:
+    evidence: AdviceEvidence,
+    answer: Callable[[AdviceEvidence, Iterable[MissingError]], bool] = lambda _evidence, _missing: False,
+) -> AdviceDecision:
     """Judge all rules, causes first; general remedies only if no cause was found.
 
     :param answer: function that measures what rules miss and adds it to the evidence. It returns False if it measured
@@ -49,11 +50,11 @@ def decide(
     else:
         advice, further = _judged(general, evidence, answer)
         missing |= further
-    return Decision(tuple(sorted(advice, key=_importance)), missing, not_asked)
+    return AdviceDecision(tuple(sorted(advice, key=_importance)), missing, not_asked)
 
 
 def _judged(
-    rules: list[Rule], evidence: Evidence, answer: Callable[[Evidence, Iterable[MissingError]], bool]
+    rules: list[AdviceRule], evidence: AdviceEvidence, answer: Callable[[AdviceEvidence, Iterable[MissingError]], bool]
 ) -> tuple[list[Advice], dict[str, str]]:
     for _round in range(ROUNDS):
         advice: list[Advice] = []
@@ -76,7 +77,7 @@ def _importance(advice: Advice) -> tuple[int, float]:
     return (advice.rule.rank, -gain.value if gain is not None else 0.0)
 
 
-def limits(evidence: Evidence) -> dict[str, Gain]:
+def limits(evidence: AdviceEvidence) -> dict[str, Gain]:
     """Return what a step spends its time on: part -> the gain if that part took no time, as far as it was measured.
 
     Parts overlap: a step that waits for data also waits for the slowest rank.
@@ -100,7 +101,7 @@ def limits(evidence: Evidence) -> dict[str, Gain]:
     return found
 
 
-def limit_of(evidence: Evidence, decision: Decision) -> str:
+def limit_of(evidence: AdviceEvidence, decision: AdviceDecision) -> str:
     """Return what limits the program: that of the first advice, or the largest part above the noise, or ``compute``."""
     if decision.advice:
         return decision.advice[0].rule.limit

@@ -13,7 +13,7 @@ from pytest_ddl.target import Target
 
 
 @dataclass(frozen=True)
-class Program:
+class AdvisedProgram:
     """Training function in a file. It loads the file when it is called, on a rank."""
 
     file: str
@@ -23,7 +23,7 @@ class Program:
     """Folder in which the command runs; its modules can be imported."""
 
     @classmethod
-    def find(cls, text: str) -> Program:
+    def find(cls, text: str) -> AdvisedProgram:
         """Find ``MODULE:FUNCTION`` or ``path/to/file.py:FUNCTION``.
 
         :raises pytest_ddl.target.TargetError: if the file or the function does not exist.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.advice.facts.evidence import Evidence
+from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence
 from pytest_ddl.bench.advice.facts.gains import from_share
 from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.metrics.estimates import estimate
@@ -16,7 +16,7 @@ from pytest_ddl.bench.metrics.of_pair import UNSCALED
 NEEDS_PROGRAM = "give MODULE:FUNCTION too, and it is measured"
 
 
-class EvaluationError(ValueError):
+class EvaluationFileError(ValueError):
     """Raised if a file has no launches. The message is one line that says what is wrong."""
 
 
@@ -28,23 +28,23 @@ def read(path: Path) -> Matrix:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise EvaluationError(f"{path} cannot be read: {error.strerror}") from None
+        raise EvaluationFileError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise EvaluationError(f"{path} is not JSON: {str(error).splitlines()[0]}") from None
+        raise EvaluationFileError(f"{path} is not JSON: {str(error).splitlines()[0]}") from None
     given = data.get("matrix", data) if isinstance(data, dict) else data
     try:
         matrix = Matrix.from_json(given)
     except (KeyError, TypeError, AttributeError) as error:
-        raise EvaluationError(
+        raise EvaluationFileError(
             f"{path} holds no evaluation and no matrix ({type(error).__name__}: {error}): give a file of "
             "pytest-ddl evaluate, or of Matrix.save"
         ) from None
     if not matrix.launches:
-        raise EvaluationError(f"{path} has no launches: nothing was measured")
+        raise EvaluationFileError(f"{path} has no launches: nothing was measured")
     refused = _refused(matrix, data.get("verdicts", {}) if isinstance(data, dict) else {})
     kept = tuple(one for one in matrix.launches if one.strategy not in refused)
     if not kept:
-        raise EvaluationError(f"{path} has no launch to give advice on: {next(iter(refused.values()))}")
+        raise EvaluationFileError(f"{path} has no launch to give advice on: {next(iter(refused.values()))}")
     return replace(matrix, launches=kept, skipped={**matrix.skipped, **refused})
 
 
@@ -60,7 +60,7 @@ def _refused(matrix: Matrix, verdicts: dict[str, Any]) -> dict[str, str]:
     return refused
 
 
-def evidence_of(matrix: Matrix, variant: str) -> Evidence:
+def evidence_of(matrix: Matrix, variant: str) -> AdviceEvidence:
     """Return the evidence that a matrix has on one of its variants: counts, and the share of communication."""
     launch = matrix.of(variant)[0]
     found = estimate("communication_share", matrix, variant)
@@ -69,4 +69,4 @@ def evidence_of(matrix: Matrix, variant: str) -> Evidence:
         low = found.value if found.low is None else found.low
         high = found.value if found.high is None else found.high
         without = from_share(found.value, low, high)
-    return Evidence(launch, communication_of_matrix=without)
+    return AdviceEvidence(launch, communication_of_matrix=without)

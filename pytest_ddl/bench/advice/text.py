@@ -9,8 +9,8 @@ from typing import Any
 
 from pytest_ddl.bench.advice.choosing import Choice
 from pytest_ddl.bench.advice.confirming import Confirmation
-from pytest_ddl.bench.advice.deciding import Advice, Decision, limit_of, limits
-from pytest_ddl.bench.advice.facts.evidence import Evidence
+from pytest_ddl.bench.advice.deciding import Advice, AdviceDecision, limit_of, limits
+from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence
 from pytest_ddl.bench.advice.facts.gains import Gain
 from pytest_ddl.bench.advice.rules import RULES
 
@@ -18,12 +18,12 @@ WIDTH = 100
 
 
 @dataclass(frozen=True)
-class Report:
+class AdviceReport:
     """Everything that the command found out."""
 
     choice: Choice
-    evidence: Evidence
-    decision: Decision
+    evidence: AdviceEvidence
+    decision: AdviceDecision
     confirmation: Confirmation | None = None
     unconfirmed: str = ""
     """Reason why the first piece of advice was not measured."""

@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest_ddl
 from pytest_ddl.bench.asv.suite import QUICK
-from pytest_ddl.bench.gate.target import Target
+from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.git import GitError, git
 from pytest_ddl.bench.launching.machine import load_note, machine_facts
 from pytest_ddl.bench.launching.processes import GRACE, Processes, die_with
 from pytest_ddl.bench.outcome import INTERRUPTED
 from pytest_ddl.bench.provenance import SourceTrees
 from pytest_ddl.definitions import lacks
+from pytest_ddl.installing import install_line
 
 CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json")
 ASV_RUNNER = "0.3.2"
@@ -73,7 +74,7 @@ def init(train: str, folder: Path) -> list[Path]:
     if not (module and colon and function) or module.endswith(".py"):
         raise AsvTargetError(f"{train!r} must be of the form module:function")
     if not module.startswith("."):  # relative to the benchmarks, which do not exist yet
-        _check_there(Target(module, function.split(".")[0]), folder)
+        _check_there(VersionTarget(module, function.split(".")[0]), folder)
     branch = git(folder, "symbolic-ref", "--short", "HEAD")
     values = {"project": json.dumps(folder.resolve().name), "branch": json.dumps(branch), "asv_runner": ASV_RUNNER}
     files = {
@@ -90,7 +91,7 @@ def init(train: str, folder: Path) -> list[Path]:
     return list(files)
 
 
-def _check_there(target: Target, folder: Path) -> None:
+def _check_there(target: VersionTarget, folder: Path) -> None:
     """Check in the text of a module that it has the function, because an import may take long.
 
     The text of an installed module is not searched.
@@ -126,7 +127,7 @@ def describe_machine(name: str) -> dict[str, str]:
     try:
         from asv.machine import Machine, MachineCollection
     except ImportError as error:
-        raise AsvError(f"asv cannot be imported ({error}): pip install 'pytest-ddl[bench]'") from error
+        raise AsvError(f"asv cannot be imported ({error}): {install_line('bench')}") from error
     file = Path(MachineCollection.get_machine_file_path())
     known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     more = {"gpu": machine_facts()["gpu"], "driver": _driver()}

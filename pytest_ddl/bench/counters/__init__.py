@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from pytest_ddl.lazy import loaded_on_use
 
 if TYPE_CHECKING:
-    from pytest_ddl.bench.counters.changes import Change, compare, compare_launches, uncounted
+    from pytest_ddl.bench.counters.changes import CounterChange, compare, compare_launches, uncounted
     from pytest_ddl.bench.launching.counting import reduction_ratio
 
 _HOMES = {
-    "Change": "pytest_ddl.bench.counters.changes",
+    "CounterChange": "pytest_ddl.bench.counters.changes",
     "compare": "pytest_ddl.bench.counters.changes",
     "compare_launches": "pytest_ddl.bench.counters.changes",
     "reduction_ratio": "pytest_ddl.bench.launching.counting",
     "uncounted": "pytest_ddl.bench.counters.changes",
 }
 
-__all__ = ["Change", "compare", "compare_launches", "reduction_ratio", "uncounted"]
+__all__ = ["CounterChange", "compare", "compare_launches", "reduction_ratio", "uncounted"]
 
 __getattr__, __dir__ = loaded_on_use(__name__, _HOMES)

@@ -37,7 +37,7 @@ NOT_COUNTED = (
 
 
 @dataclass(frozen=True)
-class Change:
+class CounterChange:
     """Change of one counter from BASE to HEAD."""
 
     counter: str
@@ -50,7 +50,7 @@ class Change:
     """Description of the change, its size, the likeliest cause, and what to do."""
 
 
-def compare(base: Counters, head: Counters, accept: Mapping[str, str] | None = None) -> list[Change]:
+def compare(base: Counters, head: Counters, accept: Mapping[str, str] | None = None) -> list[CounterChange]:
     """List the counters that changed between two versions of a program, regressions first.
 
     Regressions are more collectives of a kind, more reduced or gathered bytes than the parameters explain, and more
@@ -67,7 +67,7 @@ def compare(base: Counters, head: Counters, accept: Mapping[str, str] | None = N
 
 def compare_launches(
     pairs: Sequence[tuple[Counters, Counters]], accept: Mapping[str, str] | None = None
-) -> list[Change]:
+) -> list[CounterChange]:
     """Compare several launches, each as ``(base, head)``, like :func:`compare`; without launches, nothing changed.
 
     Counters are exact, so only the launch with the most regressions counts. Retraces may be up to chance, for example
@@ -108,7 +108,7 @@ def uncounted(base: Counters, head: Counters) -> str:
     return "; ".join(reasons)
 
 
-def _accepted(changes: Iterable[Change], accepted: Mapping[str, str]) -> list[Change]:
+def _accepted(changes: Iterable[CounterChange], accepted: Mapping[str, str]) -> list[CounterChange]:
     return [
         replace(change, is_regression=False, message=f"{change.message} Accepted: {accepted[change.counter]}")
         if change.is_regression and change.counter in accepted
@@ -130,7 +130,7 @@ def _checked(accept: Mapping[str, str], base: Counters, head: Counters) -> Mappi
     return accept
 
 
-def _of_launch(base: Counters, head: Counters) -> list[Change]:
+def _of_launch(base: Counters, head: Counters) -> list[CounterChange]:
     changes = [*_changes(base, head)]
     worse = {change.counter for change in changes if change.is_regression}
     of_steps = [change for change in _in_steps(base, head) if change.counter not in worse]
@@ -138,7 +138,7 @@ def _of_launch(base: Counters, head: Counters) -> list[Change]:
     return [*(change for change in changes if change.counter not in said), *of_steps]
 
 
-def _in_steps(base: Counters, head: Counters) -> Iterator[Change]:
+def _in_steps(base: Counters, head: Counters) -> Iterator[CounterChange]:
     """Yield the counters whose sum over the steps that both versions counted is larger in HEAD.
 
     The last step of the warm-up does not show work that only some steps do.
@@ -154,7 +154,7 @@ def _in_steps(base: Counters, head: Counters) -> Iterator[Change]:
         if sum(after) <= sum(before) * max(1.0, grown):
             continue
         where = [number for number, values in enumerate(zip(before, after, strict=True)) if values[1] > values[0]]
-        yield Change(
+        yield CounterChange(
             name, sum(before), sum(after), True,
             f"{sum(after) - sum(before)} more in {steps} counted steps ({sum(before)} -> {sum(after)}; at most "
             f"{max(before)} -> {max(after)} in one step). {len(where)} of these steps do more than in BASE, the first "
@@ -163,10 +163,10 @@ def _in_steps(base: Counters, head: Counters) -> Iterator[Change]:
         )  # fmt: skip
 
 
-def _changes(base: Counters, head: Counters) -> Iterator[Change]:
+def _changes(base: Counters, head: Counters) -> Iterator[CounterChange]:
     if not base.steady_steps or not head.steady_steps:
         which = " and ".join(name for name, one in (("BASE", base), ("HEAD", head)) if not one.steady_steps)
-        yield Change(
+        yield CounterChange(
             "steady_steps", base.steady_steps, head.steady_steps, True,
             f"No steady step of {which} was measured: there is nothing to compare, so this cannot pass.",
         )  # fmt: skip
@@ -174,7 +174,7 @@ def _changes(base: Counters, head: Counters) -> Iterator[Change]:
     yield from _eager(base, head)
     lacking = [name for name, one in (("BASE", base), ("HEAD", head)) if not one.nodes and not one.eager]
     if lacking:
-        yield Change(
+        yield CounterChange(
             "nodes", base.nodes, head.nodes, False,
             f"The graphs of {' and '.join(lacking)} were not counted: their collectives and copies are not known.",
         )  # fmt: skip
@@ -203,24 +203,24 @@ def _changes(base: Counters, head: Counters) -> Iterator[Change]:
     yield from _counted("parameter_bytes", base, head, "bytes of trainable variables")
 
 
-def _eager(base: Counters, head: Counters) -> Iterator[Change]:
+def _eager(base: Counters, head: Counters) -> Iterator[CounterChange]:
     if head.eager and not base.eager:
-        yield Change(
+        yield CounterChange(
             "eager", False, True, True,
             "Steps run eagerly now: every operation is dispatched from Python, and collectives are in no graph. "
             "Likeliest cause: a @tf.function was removed, or run_eagerly=True was set. Decorate the function that "
             "calls strategy.run.",
         )  # fmt: skip
     elif base.eager and not head.eager:
-        yield Change("eager", True, False, False, "Steps run in a graph now; in BASE they ran eagerly.")
+        yield CounterChange("eager", True, False, False, "Steps run in a graph now; in BASE they ran eagerly.")
 
 
-def _collectives(base: Counters, head: Counters) -> Iterator[Change]:
+def _collectives(base: Counters, head: Counters) -> Iterator[CounterChange]:
     for kind in sorted({*base.collectives, *head.collectives}):
         before, after = base.collectives.get(kind, 0), head.collectives.get(kind, 0)
         name = f"collectives.{kind}"
         if after < before:
-            yield Change(
+            yield CounterChange(
                 name, before, after, False,
                 f"{before - after} fewer {kind} per step ({before} -> {after}). If this was not intended, something is "
                 "no longer reduced: run the equivalence check.",
@@ -232,7 +232,7 @@ def _collectives(base: Counters, head: Counters) -> Iterator[Change]:
             changed = [name]
             changed += ["reduced_bytes"] if head.reduced_bytes > explained_bytes(base, head) else []
             changed += [each for each in ("gathered_bytes", "unpacked") if getattr(head, each) > getattr(base, each)]
-            yield Change(
+            yield CounterChange(
                 name, before, after, True,
                 f"{after - before} more {kind} per step ({before} -> {after}). Each one costs latency, even if it is "
                 f"small.{branches if number else ''} {_why_more(kind, base, head)} If this is intended, accept "
@@ -277,18 +277,20 @@ def explained_bytes(base: Counters, head: Counters) -> int:
     return math.ceil(max(rest + whole * head.parameter_bytes, ratio * head.parameter_bytes))
 
 
-def _reduced(base: Counters, head: Counters) -> Iterator[Change]:
+def _reduced(base: Counters, head: Counters) -> Iterator[CounterChange]:
     before, after = base.reduced_bytes, head.reduced_bytes
     if before == after:
         return
     allowed = explained_bytes(base, head)
     amount = f"{_bytes(before)} -> {_bytes(after)} reduced per step and replica"
     if after > allowed:
-        yield Change("reduced_bytes", before, after, True, f"{amount}{_beyond(base, head)}. {_why_bytes(base, head)}")
+        yield CounterChange(
+            "reduced_bytes", before, after, True, f"{amount}{_beyond(base, head)}. {_why_bytes(base, head)}"
+        )
     elif base.parameter_bytes != head.parameter_bytes:
-        yield Change("reduced_bytes", before, after, False, f"{amount}: the parameters explain the difference.")
+        yield CounterChange("reduced_bytes", before, after, False, f"{amount}: the parameters explain the difference.")
     else:
-        yield Change("reduced_bytes", before, after, False, f"{amount}: less to communicate.")
+        yield CounterChange("reduced_bytes", before, after, False, f"{amount}: less to communicate.")
 
 
 def _beyond(base: Counters, head: Counters) -> str:
@@ -318,7 +320,7 @@ def _why_bytes(base: Counters, head: Counters) -> str:
     )
 
 
-def _gathered(base: Counters, head: Counters) -> Iterator[Change]:
+def _gathered(base: Counters, head: Counters) -> Iterator[CounterChange]:
     before, after = base.gathered_bytes, head.gathered_bytes
     if before == after:
         return
@@ -326,30 +328,32 @@ def _gathered(base: Counters, head: Counters) -> Iterator[Change]:
     # Gathered bytes may grow with the parameters, because the program may gather parameters.
     larger = base.parameter_bytes > 0 and after * base.parameter_bytes <= before * head.parameter_bytes
     if after > before and not larger:
-        yield Change(
+        yield CounterChange(
             "gathered_bytes", before, after, True,
             f"{amount}. Likeliest cause: values of every replica are gathered in each step, or the gathered values "
             "are larger than before. Gather small values, and only when they are needed.",
         )  # fmt: skip
     else:
-        yield Change("gathered_bytes", before, after, False, f"{amount}.")
+        yield CounterChange("gathered_bytes", before, after, False, f"{amount}.")
 
 
-def _retraces(pairs: Sequence[tuple[Counters, Counters]]) -> Iterator[Change]:
+def _retraces(pairs: Sequence[tuple[Counters, Counters]]) -> Iterator[CounterChange]:
     before, after = (sum(pair[side].retraces for pair in pairs) for side in (0, 1))
     steps = [sum(pair[side].steady_steps for pair in pairs) for side in (0, 1)]
     shown = f"{after} in {steps[1]} steady steps of HEAD, {before} in {steps[0]} of BASE"
     if retraces_more(pairs):
-        yield Change(
+        yield CounterChange(
             "retraces", before, after, True,
             f"Functions are traced again during training: {shown}. Likeliest cause: an argument is a Python number or "
             "has another shape each time, or a tf.function is created within the loop. Pass tensors, fix shapes "
             "(drop_remainder=True), decorate once.",
         )  # fmt: skip
     elif before and not after:
-        yield Change("retraces", before, 0, False, f"Functions are no longer traced again: {shown}.")
+        yield CounterChange("retraces", before, 0, False, f"Functions are no longer traced again: {shown}.")
     elif after * steps[0] > before * steps[1]:
-        yield Change("retraces", before, after, False, f"Retraces: {shown}; not clearly more, as BASE retraces too.")
+        yield CounterChange(
+            "retraces", before, after, False, f"Retraces: {shown}; not clearly more, as BASE retraces too."
+        )
 
 
 _COPIES: Mapping[str, str] = {
@@ -360,7 +364,7 @@ _COPIES: Mapping[str, str] = {
 }
 
 
-def _copies(base: Counters, head: Counters) -> Iterator[Change]:
+def _copies(base: Counters, head: Counters) -> Iterator[CounterChange]:
     if base.copies is None or head.copies is None:
         return
     for direction in sorted({*base.copies, *head.copies}):
@@ -371,21 +375,21 @@ def _copies(base: Counters, head: Counters) -> Iterator[Change]:
         )  # fmt: skip
 
 
-def _misplaced(base: Counters, head: Counters) -> Iterator[Change]:
+def _misplaced(base: Counters, head: Counters) -> Iterator[CounterChange]:
     # Compare numbers, because a variable that was misplaced before may have another name.
     before, after = base.misplaced, head.misplaced
     if len(after) > len(before):
         new = [item for item in after if item not in before]
-        yield Change(
+        yield CounterChange(
             "misplaced", before, after, True,
             f"{len(after) - len(before)} more variables are not on a device of their replica: {', '.join(new)}. "
             "Every step moves their values. Create them within strategy.scope(), without tf.device.",
         )  # fmt: skip
     elif len(after) < len(before):
-        yield Change("misplaced", before, after, False, "Fewer variables are misplaced.")
+        yield CounterChange("misplaced", before, after, False, "Fewer variables are misplaced.")
 
 
-def _counted(counter: str, base: Counters, head: Counters, what: str, worse: str = "") -> Iterator[Change]:
+def _counted(counter: str, base: Counters, head: Counters, what: str, worse: str = "") -> Iterator[CounterChange]:
     """Yield the change of a number, if there is one.
 
     :param worse: message if the number grew, which is then a regression; empty if that never is one. It contains
@@ -395,9 +399,9 @@ def _counted(counter: str, base: Counters, head: Counters, what: str, worse: str
     before, after = (getattr(one, name).get(key, 0) if key else getattr(one, name) for one in (base, head))
     if after > before and worse:
         message = worse.format(more=f"{after - before} more {what}", change=f"{before} -> {after}")
-        yield Change(counter, before, after, True, message)
+        yield CounterChange(counter, before, after, True, message)
     elif before != after:
-        yield Change(counter, before, after, False, f"{before} -> {after} {what}.")
+        yield CounterChange(counter, before, after, False, f"{before} -> {after} {what}.")
 
 
 def _bytes(number: int) -> str:

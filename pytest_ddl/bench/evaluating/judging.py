@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_ddl.bench.evaluating.records import REFERENCE, Cell, Curve, Evaluation
+from pytest_ddl.bench.evaluating.records import REFERENCE, EvaluatedCell, Evaluation, TrainingCurve
 from pytest_ddl.bench.metrics.registry import statistics_package
 
 LEVEL = 0.95
@@ -34,7 +34,7 @@ def higher_is_better(name: str) -> bool:
     return any(word in _HIGHER for word in words)
 
 
-def choose_metric(curves: Sequence[Curve], wanted: str = "") -> str:
+def choose_metric(curves: Sequence[TrainingCurve], wanted: str = "") -> str:
     """Return the number that is compared: the wanted one, else a held-out accuracy, accuracy, held-out loss, or the
     training loss.
 
@@ -54,7 +54,7 @@ def choose_metric(curves: Sequence[Curve], wanted: str = "") -> str:
     return min(good, key=order, default=LOSS)
 
 
-def final(curve: Curve, metric: str) -> float | None:
+def final(curve: TrainingCurve, metric: str) -> float | None:
     """Return the last value of a number in a training; for the training loss, its mean over the last window."""
     if metric == LOSS:
         return smoothed(curve, curve.steps, window_of(curve))
@@ -62,14 +62,14 @@ def final(curve: Curve, metric: str) -> float | None:
     return found[-1][1] if found else None
 
 
-def window_of(curve: Curve) -> int:
+def window_of(curve: TrainingCurve) -> int:
     """Return the examples over which the loss is averaged: an epoch, or a tenth of a training without epochs."""
     epochs = curve.epochs
     steps = epochs[0][1] - epochs[0][0] if len(epochs) > 1 else max(1, curve.steps // 10)
     return steps * curve.batch
 
 
-def smoothed(curve: Curve, step: int, window: int) -> float | None:
+def smoothed(curve: TrainingCurve, step: int, window: int) -> float | None:
     """Return the mean loss over the last ``window`` examples up to a step; ``None`` if a loss is missing.
 
     The losses that Keras shows are means over the epoch so far already.
@@ -83,7 +83,7 @@ def smoothed(curve: Curve, step: int, window: int) -> float | None:
     return math.fsum(found) / len(found) if all(map(math.isfinite, found)) else math.nan
 
 
-def steps_to(curve: Curve, target: float, window: int) -> int | None:
+def steps_to(curve: TrainingCurve, target: float, window: int) -> int | None:
     """Return the first step at which the smoothed loss is at the target; ``None`` if it never is.
 
     A window that is not full does not count. Of a training with Keras' running means, only ends of epochs count.
@@ -101,7 +101,7 @@ def steps_to(curve: Curve, target: float, window: int) -> int | None:
     return None
 
 
-def default_target(reference: Sequence[Curve], window: int) -> float | None:
+def default_target(reference: Sequence[TrainingCurve], window: int) -> float | None:
     """Return the loss that one device has reached with every seed in the middle of its training, rounded up.
 
     A target in the middle leaves room for a larger batch, which takes fewer steps in as many epochs.
@@ -117,7 +117,7 @@ def default_target(reference: Sequence[Curve], window: int) -> float | None:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """Test of the final results of a cell against those of one device with the same seeds and the same global batch."""
 
     mean: float | None
@@ -130,7 +130,7 @@ class Difference:
     words: str = ""
 
 
-def differences(evaluation: Evaluation, metric: str) -> dict[str, Difference]:
+def differences(evaluation: Evaluation, metric: str) -> dict[str, PairedDifference]:
     """Test each cell against one device, by a paired t test over seeds, adjusted for their number by Holm's method.
 
     The standard deviation of the differences is at least the effect of rounding, which is measured: the reference
@@ -138,7 +138,7 @@ def differences(evaluation: Evaluation, metric: str) -> dict[str, Difference]:
     do not differ. If the number comes in steps, as an accuracy on 100 examples has steps of 0.01, only what exceeds one
     step counts. All seeds are tested on the same examples, so one example at the border may change with most seeds.
     """
-    found: dict[str, Difference] = {}
+    found: dict[str, PairedDifference] = {}
     tests: dict[str, tuple[float, float, float, float]] = {}
     step = _resolution(evaluation, metric)
     for cell in evaluation.cells:
@@ -146,17 +146,19 @@ def differences(evaluation: Evaluation, metric: str) -> dict[str, Difference]:
             continue
         pairs = _pairs(evaluation.curves_of(cell.variant), evaluation.curves_of(REFERENCE, cell.batch), metric)
         if not pairs:
-            found[cell.variant] = Difference(None, words="no result of one device with the same seed to compare with")
+            found[cell.variant] = PairedDifference(
+                None, words="no result of one device with the same seed to compare with"
+            )
             continue
         mean = statistics.fmean(pairs)
         if len(pairs) < FEWEST_SEEDS:
-            found[cell.variant] = Difference(
+            found[cell.variant] = PairedDifference(
                 mean, words=f"inconclusive: {len(pairs)} seed(s) are too few for a test (at least {FEWEST_SEEDS})"
             )
         elif not any(pairs):
-            found[cell.variant] = Difference(0.0, 0.0, 0.0, 1.0, False, f"equal with all {len(pairs)} seeds")
+            found[cell.variant] = PairedDifference(0.0, 0.0, 0.0, 1.0, False, f"equal with all {len(pairs)} seeds")
         elif not all(map(math.isfinite, pairs)):
-            found[cell.variant] = Difference(None, words="inconclusive: a result is not finite")
+            found[cell.variant] = PairedDifference(None, words="inconclusive: a result is not finite")
         else:
             noise = _pairs(
                 evaluation.curves_of(REFERENCE, cell.batch, moved=True),
@@ -170,14 +172,14 @@ def differences(evaluation: Evaluation, metric: str) -> dict[str, Difference]:
                 tests[cell.variant] = _t_test(mean, spread, len(pairs), step)
             else:
                 words = f"inconclusive: {mean:+.2g} with each seed, and no result depends on the seed"
-                found[cell.variant] = Difference(mean, words=words)
+                found[cell.variant] = PairedDifference(mean, words=words)
     for variant, adjusted in _holm({name: test[0] for name, test in tests.items()}).items():
         _p, mean, low, high = tests[variant]
         found[variant] = _worded(mean, low, high, adjusted, higher_is_better(metric), step)
     return found
 
 
-def _pairs(cell: Sequence[Curve], reference: Sequence[Curve], metric: str) -> list[float]:
+def _pairs(cell: Sequence[TrainingCurve], reference: Sequence[TrainingCurve], metric: str) -> list[float]:
     known = {curve.seed: final(curve, metric) for curve in reference}
     pairs = [(final(curve, metric), known.get(curve.seed)) for curve in cell]
     return [mine - its for mine, its in pairs if mine is not None and its is not None]
@@ -195,7 +197,7 @@ def _resolution(evaluation: Evaluation, metric: str) -> float:
     return least if in_steps else 0.0
 
 
-def _gaps(curves: Sequence[Curve], metric: str) -> list[float]:
+def _gaps(curves: Sequence[TrainingCurve], metric: str) -> list[float]:
     found = sorted({value for curve in curves if (value := final(curve, metric)) is not None})
     return [b - a for a, b in itertools.pairwise(found) if math.isfinite(b - a) and b - a > 1e-9]
 
@@ -221,13 +223,13 @@ def _holm(tests: Mapping[str, float]) -> dict[str, float]:
     return adjusted
 
 
-def _worded(mean: float, low: float, high: float, p: float, higher: bool, step: float) -> Difference:
+def _worded(mean: float, low: float, high: float, p: float, higher: bool, step: float) -> PairedDifference:
     text = f"{mean:+.2g} ({low:+.2g} to {high:+.2g}), p = {p:.2g}"
     if p >= 1 - LEVEL and low * high > 0 and step:
         text += f"; the number has steps of {step:.2g}, and one step does not count"
     if p >= 1 - LEVEL:
-        return Difference(mean, low, high, p, False, f"no difference shown: {text}")
-    return Difference(mean, low, high, p, True, f"{'better' if (mean > 0) == higher else 'worse'}: {text}")
+        return PairedDifference(mean, low, high, p, False, f"no difference shown: {text}")
+    return PairedDifference(mean, low, high, p, True, f"{'better' if (mean > 0) == higher else 'worse'}: {text}")
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ class ToTarget:
     """Why there is no time."""
 
 
-def to_target(evaluation: Evaluation, cell: Cell) -> ToTarget:
+def to_target(evaluation: Evaluation, cell: EvaluatedCell) -> ToTarget:
     """Return steps to the target, and time: their geometric mean, times the time of a steady step.
 
     The time leaves out start-up, tracing and evaluation. Its interval comes from the spreads over seeds and launches,

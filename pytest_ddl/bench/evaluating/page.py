@@ -6,13 +6,13 @@ import html
 from pathlib import Path
 
 from pytest_ddl.bench.evaluating import pictures, table
-from pytest_ddl.bench.evaluating.table import Summary
+from pytest_ddl.bench.evaluating.table import EvaluationSummary
 from pytest_ddl.web import results
 
 INDEX = "index.html"
 
 
-def write(summary: Summary, folder: Path) -> list[Path]:
+def write(summary: EvaluationSummary, folder: Path) -> list[Path]:
     """Write all files but the results, which are there already, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     made = pictures.draw(summary, folder)
@@ -22,13 +22,13 @@ def write(summary: Summary, folder: Path) -> list[Path]:
     return [*made, *(folder / name for name in texts)]
 
 
-def page(summary: Summary, drawings: list[Path]) -> str:
+def page(summary: EvaluationSummary, drawings: list[Path]) -> str:
     """Return one HTML page that contains the pictures. It opens from disk and loads nothing."""
     title, notes = table.title_of(summary.evaluation), table.warnings_of(summary)
     return results.page(title, summary.headline, notes, drawings, table.tables(summary), _reports(summary))
 
 
-def _reports(summary: Summary) -> str:
+def _reports(summary: EvaluationSummary) -> str:
     """Return the whole report of each comparison that did not pass."""
     parts = [
         f"<details><summary>{html.escape(name)}: {html.escape(one.verdict)}</summary>"

@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import Any
 
 from pytest_ddl.bench.evaluating import judging
-from pytest_ddl.bench.evaluating.records import Cell, Curve, Evaluation
-from pytest_ddl.bench.evaluating.table import Summary
+from pytest_ddl.bench.evaluating.records import EvaluatedCell, Evaluation, TrainingCurve
+from pytest_ddl.bench.evaluating.table import EvaluationSummary
 from pytest_ddl.bench.metrics.batch_size import Regime
 from pytest_ddl.bench.metrics.registry import NoNumberError
 from pytest_ddl.web.drawing import GREY, INK, save
@@ -24,7 +24,7 @@ _REGIMES = {
 }
 
 
-def draw(summary: Summary, folder: Path) -> list[Path]:
+def draw(summary: EvaluationSummary, folder: Path) -> list[Path]:
     """Write each picture as SVG and return the paths. A picture without data is left out."""
     made = []
     for name, function in PICTURES.items():
@@ -38,7 +38,7 @@ def draw(summary: Summary, folder: Path) -> list[Path]:
     return made
 
 
-def scaling(summary: Summary) -> Callable[[Any], None] | None:
+def scaling(summary: EvaluationSummary) -> Callable[[Any], None] | None:
     """Return the drawing of throughput over replicas, real against ideal, or ``None`` without measurements."""
     points = _throughputs(summary)
     single = next((value for (_name, size), value in points.items() if _name == "one_device"), None)
@@ -71,7 +71,7 @@ def scaling(summary: Summary) -> Callable[[Any], None] | None:
     return drawing
 
 
-def _throughputs(summary: Summary) -> dict[tuple[str, int], tuple[float, float, float]]:
+def _throughputs(summary: EvaluationSummary) -> dict[tuple[str, int], tuple[float, float, float]]:
     """Return (strategy, replicas) -> throughput with its interval, for cells that are not wrong."""
     found = {}
     for cell in summary.evaluation.cells:
@@ -83,15 +83,15 @@ def _throughputs(summary: Summary) -> dict[tuple[str, int], tuple[float, float, 
     return found
 
 
-def _strategies(summary: Summary) -> list[str]:
+def _strategies(summary: EvaluationSummary) -> list[str]:
     return list(dict.fromkeys(cell.strategy for cell in summary.evaluation.cells))
 
 
-def learning(summary: Summary) -> Callable[[Any], None] | None:
+def learning(summary: EvaluationSummary) -> Callable[[Any], None] | None:
     """Return the drawing of the compared number and of the loss by epoch; ``None`` if nothing was reported."""
     evaluation, metric = summary.evaluation, summary.metric
     cells = [cell for cell in evaluation.cells if evaluation.curves_of(cell.variant, cell.batch)]
-    panels: list[tuple[str, Callable[[Curve], list[tuple[float, float]]]]] = []
+    panels: list[tuple[str, Callable[[TrainingCurve], list[tuple[float, float]]]]] = []
     if metric != judging.LOSS:
         panels.append((metric, lambda curve: _reported(curve, metric)))
     if any(_epoch_losses(curve) for curve in evaluation.curves):
@@ -113,7 +113,7 @@ def learning(summary: Summary) -> Callable[[Any], None] | None:
     return drawing
 
 
-def _styles(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+def _styles(cells: Sequence[EvaluatedCell]) -> list[tuple[str, str]]:
     """Return a color for each strategy, and a line style for each number of replicas."""
     names = list(dict.fromkeys(cell.strategy for cell in cells))
     sizes = sorted({cell.replicas for cell in cells})
@@ -128,7 +128,7 @@ def _has_epochs(evaluation: Evaluation) -> bool:
     return all(len(curve.epochs) > 1 for curve in evaluation.curves)
 
 
-def _place(curve: Curve, step: int) -> float:
+def _place(curve: TrainingCurve, step: int) -> float:
     """Return the place of a step on the axis: its epoch if the training has epochs, else the step."""
     epochs = curve.epochs
     if len(epochs) < 2:
@@ -136,11 +136,11 @@ def _place(curve: Curve, step: int) -> float:
     return next((number for number, (_start, end) in enumerate(epochs, 1) if step <= end), len(epochs))
 
 
-def _reported(curve: Curve, name: str) -> list[tuple[float, float]]:
+def _reported(curve: TrainingCurve, name: str) -> list[tuple[float, float]]:
     return [(_place(curve, step), value) for step, value in curve.values.get(name, ())]
 
 
-def _epoch_losses(curve: Curve) -> list[tuple[float, float]]:
+def _epoch_losses(curve: TrainingCurve) -> list[tuple[float, float]]:
     """Return the mean loss of each epoch; of a training without epochs, of each of ten parts."""
     epochs = curve.epochs
     if len(epochs) < 2:
@@ -154,7 +154,7 @@ def _epoch_losses(curve: Curve) -> list[tuple[float, float]]:
     return found
 
 
-def _band(axes: Any, curves: Sequence[list[tuple[float, float]]], color: str, style: str, cell: Cell) -> None:
+def _band(axes: Any, curves: Sequence[list[tuple[float, float]]], color: str, style: str, cell: EvaluatedCell) -> None:
     """Draw the mean over seeds, and a band from the smallest to the largest."""
     by_place: dict[float, list[float]] = {}
     for curve in curves:
@@ -171,7 +171,7 @@ def _band(axes: Any, curves: Sequence[list[tuple[float, float]]], color: str, st
         axes.fill_between(places, low, high, color=color, alpha=0.08, lw=0)
 
 
-def batch_size(summary: Summary) -> Callable[[Any], None] | None:
+def batch_size(summary: EvaluationSummary) -> Callable[[Any], None] | None:
     """Return the drawing of steps over batch sizes with the three regimes, or ``None`` without a sweep."""
     sweep = summary.evaluation.sweep
     best = sweep.best if sweep is not None else {}
@@ -220,7 +220,7 @@ def _regimes(axes: Any, perfect: float, maximal: float, sizes: tuple[int, int]) 
     axes.set_xlim(edges[0], edges[-1])
 
 
-def step_split(summary: Summary) -> Callable[[Any], None] | None:
+def step_split(summary: EvaluationSummary) -> Callable[[Any], None] | None:
     """Return the drawing of the time of a step, split into computing and communicating; ``None`` if nothing was
     measured."""
     bars = [(cell, *split) for cell in summary.in_order if (split := _split(summary, cell)) is not None]
@@ -250,12 +250,12 @@ def step_split(summary: Summary) -> Callable[[Any], None] | None:
     return drawing
 
 
-def _short(cell: Cell) -> str:
+def _short(cell: EvaluatedCell) -> str:
     """Return the variant without the settings that every reader expects."""
     return cell.variant.replace(",ps=1,processes=shared", "").replace(";model:1", "")
 
 
-def _split(summary: Summary, cell: Cell) -> tuple[float, float | None] | None:
+def _split(summary: EvaluationSummary, cell: EvaluatedCell) -> tuple[float, float | None] | None:
     whole = summary.estimate("step_time", cell)
     if whole is None or whole.value is None:
         return None
@@ -263,7 +263,7 @@ def _split(summary: Summary, cell: Cell) -> tuple[float, float | None] | None:
     return whole.value, communication.value if communication is not None else None
 
 
-PICTURES: Mapping[str, Callable[[Summary], Callable[[Any], None] | None]] = {
+PICTURES: Mapping[str, Callable[[EvaluationSummary], Callable[[Any], None] | None]] = {
     "scaling": scaling,
     "learning": learning,
     "batch-size": batch_size,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.evaluating.records import REFERENCE, Cell
+from pytest_ddl.bench.evaluating.records import REFERENCE, EvaluatedCell
 from pytest_ddl.bench.launching.pinning import cores_per_replica
 from pytest_ddl.bench.launching.records import SEED, BenchSpec
 from pytest_ddl.bench.matrix import sized_variant
@@ -30,7 +30,7 @@ _OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """Settings of an evaluation that do not depend on what it finds."""
 
     batch: int
@@ -62,7 +62,7 @@ class Plan:
         """Return the steps of a training, so that all batch sizes see the same number of examples."""
         return None if self.steps is None else max(1, round(self.steps * self.batch / batch))
 
-    def bench(self, cell: Cell) -> BenchSpec:
+    def bench(self, cell: EvaluatedCell) -> BenchSpec:
         """Return the settings of a launch of a cell."""
         return BenchSpec(
             batch_per_replica=self.batch if self.batch_rule == "replica" else None,
@@ -79,7 +79,9 @@ class Plan:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
-def cells_of(harness: Harness, strategies: str, replicas: Sequence[int], plan: Plan) -> tuple[Cell, ...]:
+def cells_of(
+    harness: Harness, strategies: str, replicas: Sequence[int], plan: EvaluationPlan
+) -> tuple[EvaluatedCell, ...]:
     """Return all cells, the reference first. A cell that cannot run here has its reason.
 
     :param strategies: names, variants and ``all``, separated by commas. A variant with a shape is one cell.
@@ -95,7 +97,7 @@ def cells_of(harness: Harness, strategies: str, replicas: Sequence[int], plan: P
     except UnknownStrategyError as error:
         raise UsageError(f"--strategy={strategies}: {str(error).splitlines()[0]}") from None
     # A strategy that has one size, or cannot run in any, is one row.
-    rows: dict[str, Cell] = {}
+    rows: dict[str, EvaluatedCell] = {}
     for cell in found:
         rows.setdefault(cell.variant, cell)
     return tuple(rows.values())
@@ -120,7 +122,7 @@ def _size(registry: StrategyRegistry, variant: str) -> int:
     return max(1, definition.num_replicas(spec))
 
 
-def _cell(harness: Harness, strategy: str, replicas: int, plan: Plan) -> Cell:
+def _cell(harness: Harness, strategy: str, replicas: int, plan: EvaluationPlan) -> EvaluatedCell:
     from pytest_ddl.items.selection import DdlMark
 
     registry = harness.registry
@@ -137,7 +139,9 @@ def _cell(harness: Harness, strategy: str, replicas: int, plan: Plan) -> Cell:
     )
     variant = _variant(registry, strategy, replicas)
     if variant is None:
-        return Cell(name, replicas, f"{name}[{replicas}]", 0, f"{name} has no variant with {replicas} replica(s)", kind)
+        return EvaluatedCell(
+            name, replicas, f"{name}[{replicas}]", 0, f"{name} has no variant with {replicas} replica(s)", kind
+        )
     spec = registry.parse_variant(variant)
     in_sync = max(1, registry[name].num_replicas(spec))
     batch = plan.batch * in_sync if plan.batch_rule == "replica" else plan.batch
@@ -146,7 +150,7 @@ def _cell(harness: Harness, strategy: str, replicas: int, plan: Plan) -> Cell:
         reason = f"{in_sync} replicas cannot split a global batch of {batch} evenly: give a multiple to --batch"
     on_cpu = harness.device_for(spec, DdlMark(device=plan.device)) == "cpu"
     pinned = on_cpu and not reason and _cores(harness, spec, replicas) > 0
-    return Cell(name, replicas, variant, batch, reason, kind, pinned)
+    return EvaluatedCell(name, replicas, variant, batch, reason, kind, pinned)
 
 
 def _variant(registry: StrategyRegistry, strategy: str, replicas: int) -> str | None:
@@ -168,7 +172,7 @@ def _cores(harness: Harness, spec: StrategySpec, replicas: int) -> int:
         return 0
 
 
-def cores_for(harness: Harness, cell: Cell, cells: Sequence[Cell]) -> int:
+def cores_for(harness: Harness, cell: EvaluatedCell, cells: Sequence[EvaluatedCell]) -> int:
     """Return the cores of each replica of a launch; 0 to pin nothing.
 
     Every replica, worker or device of the pinned cells has as many. TensorFlow counts one replica for

@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_ddl.bench.evaluating.judging import LEVEL, Difference, step_times, steps_to, to_target, window_for
-from pytest_ddl.bench.evaluating.records import REFERENCE, Cell, Evaluation
+from pytest_ddl.bench.evaluating.judging import LEVEL, PairedDifference, step_times, steps_to, to_target, window_for
+from pytest_ddl.bench.evaluating.records import REFERENCE, EvaluatedCell, Evaluation
 from pytest_ddl.bench.metrics.registry import statistics_package
 
 LEAST_SPREAD = 0.035
@@ -38,7 +38,7 @@ class Ranking:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _Ranked:
     """Logarithms of what is ranked: the sum of ``work`` and of the mean of ``pace``."""
 
     work: float
@@ -56,14 +56,14 @@ class _Entry:
         return self.work + statistics.fmean(self.pace)
 
 
-def rank(evaluation: Evaluation, results: Mapping[str, Difference]) -> Ranking:
+def rank(evaluation: Evaluation, results: Mapping[str, PairedDifference]) -> Ranking:
     """Rank all cells that are correct and not shown to end with a worse result.
 
     They are ranked by the time to the target, or by the time of an example if no loss was reported. Ranks hold for the
     seeds that were trained: all cells have the same ones, so a repeated evaluation has the same steps.
     """
     by_target = evaluation.target is not None
-    entries: dict[str, _Entry] = {}
+    entries: dict[str, _Ranked] = {}
     unranked: dict[str, str] = {}
     for cell in evaluation.cells:
         why = _obstacle(evaluation, cell, results.get(cell.variant), by_target)
@@ -75,7 +75,7 @@ def rank(evaluation: Evaluation, results: Mapping[str, Difference]) -> Ranking:
     return Ranking(by, ranks_of(entries), unranked)
 
 
-def _obstacle(evaluation: Evaluation, cell: Cell, result: Difference | None, by_target: bool) -> str:
+def _obstacle(evaluation: Evaluation, cell: EvaluatedCell, result: PairedDifference | None, by_target: bool) -> str:
     """Return why a cell has no rank; empty if it has one."""
     if cell.reason:
         return "it cannot run here"
@@ -96,12 +96,12 @@ def _obstacle(evaluation: Evaluation, cell: Cell, result: Difference | None, by_
     return ""
 
 
-def _entry(evaluation: Evaluation, cell: Cell, by_target: bool) -> _Entry:
+def _entry(evaluation: Evaluation, cell: EvaluatedCell, by_target: bool) -> _Ranked:
     pace = [math.log(seconds) for seconds in step_times(evaluation, cell.variant)]
     window = window_for(evaluation)
     if not by_target or evaluation.target is None or window is None:
         launches = evaluation.matrix.of(cell.variant)
-        return _Entry(-math.log(launches[0].global_batch_size or 1), pace)
+        return _Ranked(-math.log(launches[0].global_batch_size or 1), pace)
     target = evaluation.target
 
     def logs(variant: str) -> dict[int, float]:
@@ -111,10 +111,10 @@ def _entry(evaluation: Evaluation, cell: Cell, by_target: bool) -> _Entry:
 
     own, alone = logs(cell.variant), logs(REFERENCE)
     drift = [own[seed] - alone[seed] for seed in own if seed in alone]
-    return _Entry(statistics.fmean(own.values()), pace, drift)
+    return _Ranked(statistics.fmean(own.values()), pace, drift)
 
 
-def ranks_of(entries: Mapping[str, _Entry]) -> dict[str, int]:
+def ranks_of(entries: Mapping[str, _Ranked]) -> dict[str, int]:
     """Return the rank of each entry, best first: 1 and the number of entries that are shown to be faster.
 
     Two entries are separate if the interval of their difference excludes 0, for all pairs together (Bonferroni). The
@@ -159,7 +159,7 @@ def _pooled(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
 
 
 def _are_separate(
-    first: _Entry, second: _Entry, shared: Sequence[bool], pooled: float, degrees: int, alpha: float
+    first: _Ranked, second: _Ranked, shared: Sequence[bool], pooled: float, degrees: int, alpha: float
 ) -> bool:
     difference = second.mean - first.mean
     stats = statistics_package("scipy.stats")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.evaluating.records import Cell, Curve
+from pytest_ddl.bench.evaluating.records import EvaluatedCell, TrainingCurve
 from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.strategies.base import RankContext
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RankCurve:
-    """Observations of one rank in a training; the fields are those of :class:`Curve`."""
+    """Observations of one rank in a training; the fields are those of :class:`TrainingCurve`."""
 
     losses: tuple[float | None, ...]
     marks: tuple[int, ...]
@@ -152,13 +152,15 @@ def train_once(train: Callable[[Any], Any], settings: RunSettings) -> RankCurve:
 class Trainer:
     """Trains a cell with several seeds in the processes of one fresh cluster."""
 
-    def __init__(self, harness: Harness, train: Callable[[Any], Any], cell: Cell, device: str, timeout: float) -> None:
+    def __init__(
+        self, harness: Harness, train: Callable[[Any], Any], cell: EvaluatedCell, device: str, timeout: float
+    ) -> None:
         self._harness, self._train, self._cell = harness, train, cell
         self._device, self._timeout = device, timeout
         self._stack = ExitStack()
         self._cluster: Any = None
 
-    def __call__(self, batch: int, seed: int, steps: int | None, *, moved: bool = False) -> Curve:
+    def __call__(self, batch: int, seed: int, steps: int | None, *, moved: bool = False) -> TrainingCurve:
         """Train once.
 
         :param moved: move every number of the data by one unit in the last place.
@@ -166,7 +168,7 @@ class Trainer:
         """
         from pytest_ddl.bench.launching.answers import BenchError, all_of
         from pytest_ddl.cluster import ship
-        from pytest_ddl.cluster.protocol import Kind
+        from pytest_ddl.cluster.protocol import RequestKind
 
         if self._cluster is None:
             self._start()
@@ -183,7 +185,7 @@ class Trainer:
                 staleness=overlaps,
             )
             job = ship.pack(train_once, (self._train, settings))
-            answers = self._cluster.ask(Kind.CALL, job, deadline=time.monotonic() + self._timeout)
+            answers = self._cluster.ask(RequestKind.CALL, job, deadline=time.monotonic() + self._timeout)
         try:
             results: list[RankCurve] = all_of(answers, f"in training with seed {seed}")
         except BenchError:
@@ -197,7 +199,7 @@ class Trainer:
                 "run.steps, run.batches and run.record, or run.fit"
             )
         merged = {name: found for one in reversed(results) for name, found in one.values.items()}
-        return Curve(
+        return TrainingCurve(
             variant=self._cell.variant,
             batch=batch,
             seed=seed,

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_ddl.bench.launching.records import Launch
 from pytest_ddl.bench.matrix import Matrix
-from pytest_ddl.bench.training_to_target import StepsToTarget, Trial
+from pytest_ddl.bench.training_to_target import StepsToTarget, TargetTrial
 from pytest_ddl.messages import shortened
 
 FORMAT = 1
@@ -27,7 +27,7 @@ class FormatError(ValueError):
 
 
 @dataclass(frozen=True)
-class Cell:
+class EvaluatedCell:
     """One strategy with one number of replicas."""
 
     strategy: str
@@ -51,7 +51,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Curve:
+class TrainingCurve:
     """One training of a cell with one seed, from its first step to its last."""
 
     variant: str
@@ -83,7 +83,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CellVerdict:
     """Result of the comparison with one device."""
 
     verdict: str
@@ -136,18 +136,18 @@ class Evaluation:
     """All results so far. A part that is missing has not run yet."""
 
     identity: Identity
-    cells: tuple[Cell, ...]
+    cells: tuple[EvaluatedCell, ...]
     started: str
     """Time of the start, in UTC."""
     command: str
-    curves: tuple[Curve, ...] = ()
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    curves: tuple[TrainingCurve, ...] = ()
+    verdicts: Mapping[str, CellVerdict] = field(default_factory=dict)
     """Variant -> result of its comparison."""
     launches: tuple[Launch, ...] = ()
     """Measured launches of steady steps, in the order in which they were made."""
     failures: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Variant -> part (``comparing``, ``training``, ``measuring``) -> why it failed."""
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[TargetTrial, ...] = ()
     """Trainings of one device to the target, with other batch sizes and learning rates."""
     swept: tuple[int, ...] = ()
     """Batch sizes whose trials are complete."""
@@ -178,7 +178,7 @@ class Evaluation:
         """Steps to the target by batch size; ``None`` if there are none."""
         return StepsToTarget(self.target, self.trials) if self.target is not None and self.trials else None
 
-    def curves_of(self, variant: str, batch: int | None = None, *, moved: bool = False) -> list[Curve]:
+    def curves_of(self, variant: str, batch: int | None = None, *, moved: bool = False) -> list[TrainingCurve]:
         """Return the trainings of a variant by seed, of one global batch size or of all."""
         found = [
             one
@@ -219,7 +219,7 @@ class Evaluation:
                 **{
                     **known,
                     "identity": Identity(**_known(Identity, data["identity"])),
-                    "cells": tuple(Cell(**_known(Cell, one)) for one in data["cells"]),
+                    "cells": tuple(EvaluatedCell(**_known(EvaluatedCell, one)) for one in data["cells"]),
                     "curves": tuple(_curve(one) for one in data["curves"]),
                     "verdicts": {name: _verdict(one) for name, one in data["verdicts"].items()},
                     "launches": (*Matrix.from_json(data["matrix"]).launches, *left),
@@ -238,16 +238,16 @@ def one_line(why: str) -> str:
     return textwrap.shorten(message, LINE, placeholder=" ...")
 
 
-def _curve(data: Mapping[str, Any]) -> Curve:
+def _curve(data: Mapping[str, Any]) -> TrainingCurve:
     values = {
         name: tuple((int(step), _number(value)) for step, value in found) for name, found in data["values"].items()
     }
-    known = _known(Curve, data)
-    return Curve(**{**known, "losses": tuple(data["losses"]), "marks": tuple(data["marks"]), "values": values})
+    known = _known(TrainingCurve, data)
+    return TrainingCurve(**{**known, "losses": tuple(data["losses"]), "marks": tuple(data["marks"]), "values": values})
 
 
-def _trial(data: Mapping[str, Any]) -> Trial:
-    return Trial(**{**_known(Trial, data), "last": _number(data["last"])})
+def _trial(data: Mapping[str, Any]) -> TargetTrial:
+    return TargetTrial(**{**_known(TargetTrial, data), "last": _number(data["last"])})
 
 
 def _number(value: float | None) -> float:
@@ -255,8 +255,8 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
-def _verdict(data: Mapping[str, Any]) -> Verdict:
-    return Verdict(**{**_known(Verdict, data), "causes": tuple(data["causes"])})
+def _verdict(data: Mapping[str, Any]) -> CellVerdict:
+    return CellVerdict(**{**_known(CellVerdict, data), "causes": tuple(data["causes"])})
 
 
 def _known(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,13 +9,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.evaluating import judging
-from pytest_ddl.bench.evaluating.plan import Plan, cores_for, learning_rate_of
+from pytest_ddl.bench.evaluating.plan import EvaluationPlan, cores_for, learning_rate_of
 from pytest_ddl.bench.evaluating.ranking import noisy
 from pytest_ddl.bench.evaluating.recording import Trainer
-from pytest_ddl.bench.evaluating.records import REFERENCE, Cell, Curve, Evaluation, Verdict, one_line
+from pytest_ddl.bench.evaluating.records import (
+    REFERENCE,
+    CellVerdict,
+    EvaluatedCell,
+    Evaluation,
+    TrainingCurve,
+    one_line,
+)
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.outcome import UsageError
-from pytest_ddl.bench.training_to_target import Trial
+from pytest_ddl.bench.training_to_target import TargetTrial
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.verdict.report import Report
@@ -46,7 +53,7 @@ class AtItsOwnRate:
 
 
 @dataclass(frozen=True)
-class Part:
+class EvaluationPart:
     """Part of an evaluation whose results are kept together."""
 
     name: str
@@ -56,7 +63,7 @@ class Part:
     """True for a part that was not planned, because only results show that it is needed."""
 
 
-class Runner:
+class EvaluationRunner:
     """Runs an evaluation from what is there already to its end.
 
     :param tell: function that shows a line to the user.
@@ -67,7 +74,7 @@ class Runner:
         self,
         harness: Harness,
         train: Callable[[Any], Any],
-        plan: Plan,
+        plan: EvaluationPlan,
         tell: Callable[[str], None],
         keep: Callable[[Evaluation], None],
     ) -> None:
@@ -103,7 +110,7 @@ class Runner:
 
     # -- the parts, in order ---------------------------------------------------------------------
 
-    def _parts(self) -> Iterator[Part]:
+    def _parts(self) -> Iterator[EvaluationPart]:
         """Yield the parts that are missing. Each is decided when the parts before it are done."""
         yield from self._reference_parts()
         for cell in self._now.cells:
@@ -114,7 +121,7 @@ class Runner:
         for batch in self._plan.batch_sizes:
             if batch in self._now.swept or self._now.sweep_failure:
                 continue
-            yield Part(f"steps to the target with a batch of {batch}", partial(self._swept, batch=batch))
+            yield EvaluationPart(f"steps to the target with a batch of {batch}", partial(self._swept, batch=batch))
 
     def _remaining(self, evaluation: Evaluation) -> int:
         """Return how many parts are missing, as far as this is known."""
@@ -141,7 +148,7 @@ class Runner:
         sweep = [] if evaluation.sweep_failure else [one for one in plan.batch_sizes if one not in evaluation.swept]
         return len(comparisons) + trainings + references + launches + len(sweep)
 
-    def _reference_parts(self) -> Iterator[Part]:
+    def _reference_parts(self) -> Iterator[EvaluationPart]:
         """Train one device with the global batch of every cell, and once more with moved data."""
         reference = self._reference(self._now)
         for batch in self._reference_batches(self._now):
@@ -152,37 +159,41 @@ class Runner:
                 known = {one.seed for one in self._now.curves_of(REFERENCE, batch, moved=moved)}
                 if seed not in known:
                     what = ", data moved by rounding" if moved else ""
-                    yield Part(
+                    yield EvaluationPart(
                         f"{REFERENCE}: training with a batch of {batch}, seed {seed}{what}",
                         partial(self._reference_trained, cell=reference, batch=batch, seed=seed, moved=moved),
                     )
 
-    def _cell_parts(self, cell: Cell) -> Iterator[Part]:
+    def _cell_parts(self, cell: EvaluatedCell) -> Iterator[EvaluationPart]:
         if self._is_open(self._now, cell, "comparing"):
-            yield Part(f"{cell.variant}: comparing with one device", partial(self._compared, cell=cell))
+            yield EvaluationPart(f"{cell.variant}: comparing with one device", partial(self._compared, cell=cell))
         for seed in self._seeds:
             known = {one.seed for one in self._now.curves_of(cell.variant, cell.batch)}
             if seed not in known and "training" not in self._now.failures.get(cell.variant, {}):
-                yield Part(f"{cell.variant}: training with seed {seed}", partial(self._trained, cell=cell, seed=seed))
+                yield EvaluationPart(
+                    f"{cell.variant}: training with seed {seed}", partial(self._trained, cell=cell, seed=seed)
+                )
 
-    def _launch_parts(self) -> Iterator[Part]:
+    def _launch_parts(self) -> Iterator[EvaluationPart]:
         """Measure all cells in turns, so that a slow phase of the machine affects all of them."""
         for number in range(1, self._plan.launches + 1):
             for cell in self._now.cells:
                 if _can_be_measured(self._now, cell) and self._launched(self._now, cell) < number:
                     name = f"{cell.variant}: measuring launch {number} of {self._plan.launches}"
-                    yield Part(name, partial(self._measured, cell=cell))
+                    yield EvaluationPart(name, partial(self._measured, cell=cell))
         # A disturbed launch would leave its cell without a place among the others.
         for number in range(self._plan.launches + 1, self._plan.launches + MORE_LAUNCHES + 1):
             disturbed = set(noisy(self._now)) - self._given_up
             for cell in self._now.cells:
                 if cell.variant in disturbed and self._launched(self._now, cell) < number:
                     name = f"{cell.variant}: measuring launch {number}, because the others differ"
-                    yield Part(name, partial(self._measured_again, cell=cell), is_further=True)
+                    yield EvaluationPart(name, partial(self._measured_again, cell=cell), is_further=True)
 
     # -- what a part does ------------------------------------------------------------------------
 
-    def _reference_trained(self, evaluation: Evaluation, cell: Cell, batch: int, seed: int, moved: bool) -> Evaluation:
+    def _reference_trained(
+        self, evaluation: Evaluation, cell: EvaluatedCell, batch: int, seed: int, moved: bool
+    ) -> Evaluation:
         from pytest_ddl.cluster.cluster import ClusterError
 
         try:
@@ -198,7 +209,7 @@ class Runner:
             evaluation = replace(evaluation, target=self._target(evaluation, cell))
         return evaluation
 
-    def _target(self, evaluation: Evaluation, reference: Cell) -> float | None:
+    def _target(self, evaluation: Evaluation, reference: EvaluatedCell) -> float | None:
         if self._plan.target is not None:
             return self._plan.target
         curves = evaluation.curves_of(REFERENCE, reference.batch)
@@ -206,7 +217,7 @@ class Runner:
             return None
         return judging.default_target(curves, judging.window_of(curves[0]))
 
-    def _compared(self, evaluation: Evaluation, cell: Cell) -> Evaluation:
+    def _compared(self, evaluation: Evaluation, cell: EvaluatedCell) -> Evaluation:
         from pytest_ddl.cluster.cluster import ClusterError
         from pytest_ddl.equivalence.runs.api import check_training
 
@@ -228,7 +239,7 @@ class Runner:
         self._tell(f"  {cell.variant}: {verdict.verdict}: {verdict.headline}")
         return replace(evaluation, verdicts={**evaluation.verdicts, cell.variant: verdict})
 
-    def _trained(self, evaluation: Evaluation, cell: Cell, seed: int) -> Evaluation:
+    def _trained(self, evaluation: Evaluation, cell: EvaluatedCell, seed: int) -> Evaluation:
         from pytest_ddl.cluster.cluster import ClusterError
 
         try:
@@ -238,7 +249,7 @@ class Runner:
             return evaluation.with_failure(cell.variant, "training", str(error))
         return replace(evaluation, curves=(*evaluation.curves, curve))
 
-    def _measured(self, evaluation: Evaluation, cell: Cell) -> Evaluation:
+    def _measured(self, evaluation: Evaluation, cell: EvaluatedCell) -> Evaluation:
         from pytest_ddl.bench.launching.launch import launch
         from pytest_ddl.cluster.cluster import ClusterError
 
@@ -251,7 +262,7 @@ class Runner:
             return evaluation.with_failure(cell.variant, "measuring", str(error))
         return replace(evaluation, launches=(*evaluation.launches, found))
 
-    def _measured_again(self, evaluation: Evaluation, cell: Cell) -> Evaluation:
+    def _measured_again(self, evaluation: Evaluation, cell: EvaluatedCell) -> Evaluation:
         """Measure a cell that has all of its planned launches. It keeps these if this one fails."""
         found = self._measured(evaluation, cell)
         if len(found.launches) > len(evaluation.launches):
@@ -268,7 +279,7 @@ class Runner:
         base = learning_rate_of(self._train)
         train = self._train if base is not None else AtItsOwnRate(self._train)
         rates = [factor * base for factor in FACTORS] if base is not None else [1.0]
-        trials: list[Trial] = []
+        trials: list[TargetTrial] = []
         # As many examples as the longest training of a cell, so that a target is not given up too early.
         longest = max(curve.steps * curve.batch for curve in evaluation.curves)
         try:
@@ -294,7 +305,7 @@ class Runner:
 
     # --------------------------------------------------------------------------------------------
 
-    def _train_once(self, cell: Cell, batch: int, seed: int, moved: bool = False) -> Curve:
+    def _train_once(self, cell: EvaluatedCell, batch: int, seed: int, moved: bool = False) -> TrainingCurve:
         if self._trainer is None or self._trainer[0] != cell.variant:
             self._end_trainer()
             trainer = Trainer(self._harness, self._train, cell, self._plan.device, self._plan.timeout)
@@ -310,7 +321,7 @@ class Runner:
     def _seeds(self) -> range:
         return range(self._plan.first_seed, self._plan.first_seed + self._plan.seeds)
 
-    def _reference(self, evaluation: Evaluation) -> Cell:
+    def _reference(self, evaluation: Evaluation) -> EvaluatedCell:
         return next(cell for cell in evaluation.cells if cell.is_reference)
 
     def _reference_batches(self, evaluation: Evaluation) -> list[int]:
@@ -318,10 +329,10 @@ class Runner:
         batches = [self._reference(evaluation).batch, *(cell.batch for cell in evaluation.cells if not cell.reason)]
         return list(dict.fromkeys(batches))
 
-    def _is_open(self, evaluation: Evaluation, cell: Cell, part: str) -> bool:
+    def _is_open(self, evaluation: Evaluation, cell: EvaluatedCell, part: str) -> bool:
         return cell.variant not in evaluation.verdicts and part not in evaluation.failures.get(cell.variant, {})
 
-    def _launched(self, evaluation: Evaluation, cell: Cell) -> int:
+    def _launched(self, evaluation: Evaluation, cell: EvaluatedCell) -> int:
         return sum(one.strategy == cell.variant for one in evaluation.launches)
 
     def _tell_skipped(self, evaluation: Evaluation) -> None:
@@ -330,7 +341,7 @@ class Runner:
                 self._tell(f"{cell.variant} cannot run here: {cell.reason}")
 
 
-def _can_be_measured(evaluation: Evaluation, cell: Cell) -> bool:
+def _can_be_measured(evaluation: Evaluation, cell: EvaluatedCell) -> bool:
     """Return False for a cell that cannot run, or that failed in training or in an earlier launch."""
     return not cell.reason and not {"training", "measuring"} & set(evaluation.failures.get(cell.variant, {}))
 
@@ -342,7 +353,7 @@ def _time_left(elapsed: float, done: int, total: int) -> str:
     return f" ({_clock(elapsed)}, about {_clock(elapsed / done * (total - done))} left)"
 
 
-def verdict_of(report: Report, seconds: float) -> Verdict:
+def verdict_of(report: Report, seconds: float) -> CellVerdict:
     """Return the verdict of a comparison with its reason in one line."""
     causes = tuple(dict.fromkeys(finding.cause for finding in report.findings if finding.cause))
     first = next((line for line in str(report).splitlines() if line.strip()), "")
@@ -352,10 +363,10 @@ def verdict_of(report: Report, seconds: float) -> Verdict:
         headline = ": ".join(filter(None, (worst.cause, " ".join(worst.message.split()))))
     elif report.verdict == "inconclusive" and report.inconclusive:
         headline = " ".join(report.inconclusive[0].split())
-    return Verdict(report.verdict, headline, causes, "" if report.passed else str(report), seconds)
+    return CellVerdict(report.verdict, headline, causes, "" if report.passed else str(report), seconds)
 
 
-def _beyond(trials: list[Trial]) -> list[float]:
+def _beyond(trials: list[TargetTrial]) -> list[float]:
     """Return the next learning rate beyond the best one, if that is the smallest or the largest that was tried."""
     reached = [trial for trial in trials if trial.steps is not None]
     if not reached:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_ddl.bench.evaluating import judging
-from pytest_ddl.bench.evaluating.judging import Difference, ToTarget
+from pytest_ddl.bench.evaluating.judging import PairedDifference, ToTarget
 from pytest_ddl.bench.evaluating.ranking import Ranking, rank
-from pytest_ddl.bench.evaluating.records import Cell, Curve, Evaluation, one_line
+from pytest_ddl.bench.evaluating.records import EvaluatedCell, Evaluation, TrainingCurve, one_line
 from pytest_ddl.bench.launching.records import Launch
 from pytest_ddl.bench.metrics import METRICS, Estimate, estimate
 from pytest_ddl.bench.metrics.registry import digits
@@ -41,7 +41,7 @@ class Row:
     staleness: str
 
 
-class Summary:
+class EvaluationSummary:
     """Results of an evaluation: its compared number, tests, ranks and rows."""
 
     def __init__(self, evaluation: Evaluation) -> None:
@@ -54,7 +54,7 @@ class Summary:
         return judging.choose_metric(self.evaluation.curves, str(self.evaluation.identity.options["metric"]))
 
     @cached_property
-    def differences(self) -> dict[str, Difference]:
+    def differences(self) -> dict[str, PairedDifference]:
         return judging.differences(self.evaluation, self.metric)
 
     @cached_property
@@ -66,7 +66,7 @@ class Summary:
         return [self._row(cell) for cell in self.in_order]
 
     @property
-    def in_order(self) -> list[Cell]:
+    def in_order(self) -> list[EvaluatedCell]:
         """Cells in the order of their ranks, then those without a rank that ran, then those that cannot run."""
         ranks = self.ranking.ranks
         return sorted(
@@ -85,15 +85,15 @@ class Summary:
         """Variants of which the comparison found a defect."""
         return [name for name, one in self.evaluation.verdicts.items() if one.verdict == "fail"]
 
-    def estimate(self, name: str, cell: Cell) -> Estimate | None:
+    def estimate(self, name: str, cell: EvaluatedCell) -> Estimate | None:
         """Return a metric of the measured launches of a cell; ``None`` if it was not measured."""
         matrix = self.evaluation.matrix
         return estimate(name, matrix, cell.variant) if cell.variant in matrix.variants else None
 
-    def launches(self, cell: Cell) -> list[Launch]:
+    def launches(self, cell: EvaluatedCell) -> list[Launch]:
         return [one for one in self.evaluation.matrix.launches if one.strategy == cell.variant]
 
-    def time_to(self, cell: Cell) -> ToTarget:
+    def time_to(self, cell: EvaluatedCell) -> ToTarget:
         return judging.to_target(self.evaluation, cell)
 
     @property
@@ -107,7 +107,7 @@ class Summary:
 
     # --------------------------------------------------------------------------------------------
 
-    def _row(self, cell: Cell) -> Row:
+    def _row(self, cell: EvaluatedCell) -> Row:
         if cell.reason:
             place = self._note(f"{cell.variant} cannot run here: {cell.reason}")
             return Row(NONE, cell.variant, place, *[NONE] * 11)
@@ -134,13 +134,13 @@ class Summary:
         text = " ".join(text.split())
         return f"[{self._notes.setdefault(text, len(self._notes) + 1)}]"
 
-    def _failed(self, cell: Cell, part: str) -> str:
+    def _failed(self, cell: EvaluatedCell, part: str) -> str:
         why = self.evaluation.failures.get(cell.variant, {}).get(part)
         if why is None:
             return NONE
         return self._note(f"{part} {cell.variant} failed: {one_line(why)}")
 
-    def _correct(self, cell: Cell) -> str:
+    def _correct(self, cell: EvaluatedCell) -> str:
         if cell.is_reference:
             return "reference"
         verdict = self.evaluation.verdicts.get(cell.variant)
@@ -151,11 +151,11 @@ class Summary:
         word = {"fail": "WRONG", "known": "known"}.get(verdict.verdict, "undecided")
         return f"{word} {self._note(f'{cell.variant}: {verdict.headline}')}"
 
-    def _finals(self, cell: Cell) -> list[float]:
+    def _finals(self, cell: EvaluatedCell) -> list[float]:
         curves = self.evaluation.curves_of(cell.variant, cell.batch)
         return [value for curve in curves if (value := judging.final(curve, self.metric)) is not None]
 
-    def _result(self, cell: Cell) -> str:
+    def _result(self, cell: EvaluatedCell) -> str:
         if "training" in self.evaluation.failures.get(cell.variant, {}):
             return self._failed(cell, "training")
         found = self._finals(cell)
@@ -164,7 +164,7 @@ class Summary:
         text = f"{statistics.fmean(found):.4f}"
         return f"{text} ±{statistics.stdev(found):.4f}" if len(found) > 1 else text
 
-    def _against_one(self, cell: Cell) -> str:
+    def _against_one(self, cell: EvaluatedCell) -> str:
         found = self.differences.get(cell.variant)
         if found is None:
             return NONE
@@ -173,7 +173,7 @@ class Summary:
             return word
         return f"{word} {self._note(f'{cell.variant} against one device: {found.words}')}"
 
-    def _steps(self, cell: Cell) -> str:
+    def _steps(self, cell: EvaluatedCell) -> str:
         found = self.time_to(cell)
         if found.missed and found.steps == ():
             last = f"; last loss {found.last:.3g}" if found.last is not None else ""
@@ -185,7 +185,7 @@ class Summary:
         text += f" ({low} to {high})" if low != high else ""
         return f"{text} {self._note(f'{cell.variant}: {found.reason}')}" if found.missed else text
 
-    def _time(self, cell: Cell) -> str:
+    def _time(self, cell: EvaluatedCell) -> str:
         found = self.time_to(cell)
         if found.seconds is None:
             return NONE
@@ -193,7 +193,7 @@ class Summary:
             return f"{found.seconds:.3g}"
         return f"{found.seconds:.3g} ({found.low:.3g} to {found.high:.3g})"
 
-    def _number(self, cell: Cell, name: str, form: object, base: str = "") -> str:
+    def _number(self, cell: EvaluatedCell, name: str, form: object, base: str = "") -> str:
         found = self.estimate(name, cell)
         if found is None:
             return self._failed(cell, "measuring")
@@ -204,7 +204,7 @@ class Summary:
         text = form(found.value)  # type: ignore[operator]
         return f"{text} {_half(found)}".rstrip()
 
-    def _share(self, cell: Cell) -> str:
+    def _share(self, cell: EvaluatedCell) -> str:
         """Return the share of a step that distribution costs. Its interval is one of percents, so it is no ±."""
         text = self._number(cell, "communication_share", "{:.0%}".format)
         found = self.estimate("communication_share", cell)
@@ -212,7 +212,7 @@ class Summary:
             return text
         return f"{found.value:.0%} ({found.low:.0%} to {found.high:.0%})"
 
-    def _bytes(self, cell: Cell) -> str:
+    def _bytes(self, cell: EvaluatedCell) -> str:
         launches = self.launches(cell)
         if not launches or cell.is_reference:
             return NONE
@@ -225,7 +225,7 @@ class Summary:
             )
         return _size(counters.reduced_bytes + counters.gathered_bytes)
 
-    def _memory(self, cell: Cell) -> str:
+    def _memory(self, cell: EvaluatedCell) -> str:
         """Return the peak of each rank in MiB: the largest over launches."""
         launches = self.launches(cell)
         if not launches:
@@ -235,7 +235,7 @@ class Summary:
             return self._note("this system has no /proc/self/status to read the peak memory from")
         return " + ".join(f"{peak / 2**20:.0f}" for peak in peaks)
 
-    def _staleness(self, cell: Cell) -> str:
+    def _staleness(self, cell: EvaluatedCell) -> str:
         if cell.kind != "asynchronous":
             return NONE
         curves = self.evaluation.curves_of(cell.variant, cell.batch)
@@ -251,7 +251,7 @@ class Summary:
         return f"{mean:.2f} (at most {max(counts)})"
 
 
-def staleness_of(curves: Sequence[Curve]) -> dict[int, int]:
+def staleness_of(curves: Sequence[TrainingCurve]) -> dict[int, int]:
     """Return how many steps had each staleness, over all trainings."""
     counts: dict[int, int] = {}
     for curve in curves:
@@ -282,7 +282,7 @@ def _size(number: float) -> str:
 # -- text ------------------------------------------------------------------------------------------
 
 
-def _titles(summary: Summary) -> dict[str, str]:
+def _titles(summary: EvaluationSummary) -> dict[str, str]:
     target = summary.evaluation.target
     to = f"to loss {target:g}" if target is not None else "to a target"
     return {
@@ -310,7 +310,7 @@ _BLOCKS = (
 )
 
 
-def tables(summary: Summary) -> list[Table]:
+def tables(summary: EvaluationSummary) -> list[Table]:
     """Return the tables of the page, in reading order."""
     titles = _titles(summary)
     found = [Table("Cells", (tuple(titles.values()), *(_cells(row, tuple(titles)) for row in summary.rows)))]
@@ -325,7 +325,7 @@ def _cells(row: Row, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(str(getattr(row, name)) for name in names)
 
 
-def _batch_table(summary: Summary) -> Table:
+def _batch_table(summary: EvaluationSummary) -> Table:
     sweep = summary.evaluation.sweep
     title = "Steps to the target by global batch size, on one device"
     rows: list[tuple[str, ...]] = [("batch", "steps", "learning rate", "regime")]
@@ -353,7 +353,7 @@ def regimes_of(evaluation: Evaluation) -> Mapping[int, str]:
     return {batch: regime.value for (batch, _steps), regime in zip(scaling.points, scaling.regimes, strict=True)}
 
 
-def _settings(summary: Summary) -> Table:
+def _settings(summary: EvaluationSummary) -> Table:
     evaluation = summary.evaluation
     identity, options = evaluation.identity, evaluation.identity.options
     rule = "per replica" if options["batch_rule"] == "replica" else "over all replicas"
@@ -372,7 +372,7 @@ def _settings(summary: Summary) -> Table:
     return Table("How it was measured", (("", ""), *facts.items()))
 
 
-def markdown(summary: Summary) -> str:
+def markdown(summary: EvaluationSummary) -> str:
     """Return the whole page in Markdown."""
     notes = warnings_of(summary)
     return results.markdown(title_of(summary.evaluation), summary.headline, notes, tables(summary))
@@ -382,7 +382,7 @@ def title_of(evaluation: Evaluation) -> str:
     return f"Evaluation of {evaluation.identity.target}"
 
 
-def warnings_of(summary: Summary) -> list[str]:
+def warnings_of(summary: EvaluationSummary) -> list[str]:
     """Return what makes results wrong or less reliable, in words."""
     found = [
         f"{name} is WRONG: {summary.evaluation.verdicts[name].headline}. Its speed has no meaning."
@@ -398,11 +398,11 @@ def warnings_of(summary: Summary) -> list[str]:
     return [*found, *summary.evaluation.notes]
 
 
-def _shares_cores(summary: Summary, cell: Cell) -> bool:
+def _shares_cores(summary: EvaluationSummary, cell: EvaluatedCell) -> bool:
     return any(one.device == "cpu" and not one.pinned for one in summary.launches(cell))
 
 
-def text(summary: Summary) -> str:
+def text(summary: EvaluationSummary) -> str:
     """Return the tables for a terminal, in blocks that fit beside each other."""
     titles = _titles(summary)
     lines = [f"{summary.headline}.", *warnings_of(summary)]

@@ -89,7 +89,7 @@ UNKNOWN_LINK = Link()
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ForecastEvidence:
     """All that is known about one program on one kind of machine.
 
     :raises ValueError: if there is no observation, or a number is not positive; it names the number.

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ddl.bench.forecasting.evidence import Evidence
-from pytest_ddl.bench.forecasting.model import PARAMETERS, Array, Draws, parameters, terms
+from pytest_ddl.bench.forecasting.evidence import ForecastEvidence
+from pytest_ddl.bench.forecasting.model import PARAMETERS, Array, PosteriorDraws, parameters, terms
 from pytest_ddl.bench.forecasting.priors import PRIORS, Priors
 from pytest_ddl.bench.metrics.registry import statistics_package
 
@@ -35,7 +35,7 @@ _WIDER = 1.5
 class Fitted:
     """Draws with their weights after the measurements."""
 
-    draws: Draws
+    draws: PosteriorDraws
     weights: Array
     """They add up to 1."""
     scale: Array
@@ -51,7 +51,7 @@ class Fitted:
         return float(1 / np.sum(self.weights**2))
 
 
-def fit(evidence: Evidence, priors: Priors = PRIORS) -> Fitted:
+def fit(evidence: ForecastEvidence, priors: Priors = PRIORS) -> Fitted:
     """Return weighted draws. They are the same in each call.
 
     :raises MissingPackageError: if scipy is not installed.
@@ -79,7 +79,7 @@ def fit(evidence: Evidence, priors: Priors = PRIORS) -> Fitted:
     return _weigh(evidence, points, correction, 1.0, priors)
 
 
-def _weigh(evidence: Evidence, normal: Array, correction: Array, temperature: float, priors: Priors) -> Fitted:
+def _weigh(evidence: ForecastEvidence, normal: Array, correction: Array, temperature: float, priors: Priors) -> Fitted:
     """Return the draws of normal numbers with their weights.
 
     :param correction: logarithm of the prior's density over that from which the numbers were drawn.

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_ddl.bench.forecasting.evidence import UNKNOWN_LINK, Evidence, Link, Observation, Size
+from pytest_ddl.bench.forecasting.evidence import UNKNOWN_LINK, ForecastEvidence, Link, Observation, Size
 from pytest_ddl.bench.launching.records import Launch
 from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.metrics.of_pair import UNSCALED
@@ -34,7 +34,7 @@ class Stated:
 
 def evidence_of(
     matrices: Sequence[Matrix], strategy: str | None = None, stated: Stated | None = None, name: str = ""
-) -> Evidence:
+) -> ForecastEvidence:
     """Return the evidence of the launches of one strategy, and of those on one device.
 
     :param matrices: measurements of the same program on the same machine, for example with several batch sizes.
@@ -68,7 +68,7 @@ def evidence_of(
             "it ran"
         )
     observations = tuple(_observed(group, math.ceil(group[0].replicas / on_each)) for group in groups.values())
-    return Evidence(
+    return ForecastEvidence(
         f"{name or 'the training function'} under {chosen}",
         observations,
         per_node=given.per_node or on_each,

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ddl.bench.forecasting.evidence import Evidence, Link, Size
+from pytest_ddl.bench.forecasting.evidence import ForecastEvidence, Link, Size
 from pytest_ddl.bench.forecasting.priors import (
     BETWEEN,
     PRIORS,
@@ -49,7 +49,7 @@ TERMS = {
 
 
 @dataclass(frozen=True)
-class Draws:
+class PosteriorDraws:
     """Parameters of the model, one value for each draw. Times are relative to a micro-step of the reference."""
 
     fixed: Array
@@ -70,7 +70,7 @@ class Draws:
     priors: Priors = field(default=PRIORS)
 
 
-def parameters(evidence: Evidence, normal: Array, priors: Priors = PRIORS) -> Draws:
+def parameters(evidence: ForecastEvidence, normal: Array, priors: Priors = PRIORS) -> PosteriorDraws:
     """Return the parameters of independent standard normal numbers, distributed as is believed before the times.
 
     :param normal: one row of ``PARAMETERS`` numbers for each draw.
@@ -83,7 +83,7 @@ def parameters(evidence: Evidence, normal: Array, priors: Priors = PRIORS) -> Dr
     unit = micro if reference.size.batch_per_replica is not None else None
     # Slow phases of the machine are in the measured spread too, so it is the upper bound of that of single steps.
     jitter = priors.jitter * np.abs(normal[:, 1]) if evidence.jitter is None else evidence.jitter * uniform[:, 1]
-    return Draws(
+    return PosteriorDraws(
         fixed=np.clip(-priors.fixed * np.log1p(-uniform[:, 0]), 0.0, 0.9),
         jitter=jitter,
         within=_transfer(evidence, evidence.within, unit, priors, normal[:, 2], inside=True),
@@ -99,14 +99,14 @@ def parameters(evidence: Evidence, normal: Array, priors: Priors = PRIORS) -> Dr
     )
 
 
-def _latency(evidence: Evidence, link: Link, priors: Priors, normal: Array) -> Array:
+def _latency(evidence: ForecastEvidence, link: Link, priors: Priors, normal: Array) -> Array:
     """Return draws of the seconds of all collectives of an update without bytes."""
     spread = priors.stated_latency_sd if link.latency else priors.latency_sd
     return np.asarray((evidence.collectives or 0) * (link.latency or priors.latency) * np.exp(spread * normal))
 
 
 def _transfer(
-    evidence: Evidence, link: Link, unit: float | None, priors: Priors, normal: Array, *, inside: bool
+    evidence: ForecastEvidence, link: Link, unit: float | None, priors: Priors, normal: Array, *, inside: bool
 ) -> Array:
     """Return draws of gradient bytes / bandwidth, relative to a micro-step of ``unit`` seconds."""
     size = evidence.gradient_bytes
@@ -122,7 +122,7 @@ def _transfer(
     return np.asarray(size / of_kind / unit * np.exp(priors.within_sd * normal))
 
 
-def terms(evidence: Evidence, draws: Draws, size: Size) -> dict[str, Array]:
+def terms(evidence: ForecastEvidence, draws: PosteriorDraws, size: Size) -> dict[str, Array]:
     """Return the time of each term of an update, by the names of ``TERMS``, in micro-steps of the reference."""
     priors = draws.priors
     reference = evidence.reference.size.batch_per_replica

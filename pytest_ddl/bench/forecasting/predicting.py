@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ddl.bench.forecasting.evidence import Evidence, Size
+from pytest_ddl.bench.forecasting.evidence import ForecastEvidence, Size
 from pytest_ddl.bench.forecasting.fitting import Fitted, fit
 from pytest_ddl.bench.forecasting.model import TERMS, Array, terms
 from pytest_ddl.bench.forecasting.priors import PRIORS, Priors
@@ -23,7 +23,7 @@ FLOOR = 0.8
 
 
 @dataclass(frozen=True)
-class Point:
+class ForecastPoint:
     """Forecast for one size, or the reason why there is none."""
 
     size: Size
@@ -58,7 +58,7 @@ class Point:
         return {**asdict(self), "throughput": self.throughput, "binding": self.binding}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Point:
+    def from_json(cls, data: dict[str, Any]) -> ForecastPoint:
         """Return the point that :meth:`as_json` wrote."""
         kept = {key: value for key, value in data.items() if key not in ("throughput", "binding")}
         return cls(**{**kept, "size": Size(**data["size"])})
@@ -68,10 +68,10 @@ class Point:
 class Posterior:
     """Belief about a program after its measurements."""
 
-    evidence: Evidence
+    evidence: ForecastEvidence
     fitted: Fitted
 
-    def predict(self, size: Size, *, alone: Size | None = None) -> Point:
+    def predict(self, size: Size, *, alone: Size | None = None) -> ForecastPoint:
         """Return the forecast for a size.
 
         :param alone: size of a single replica, for the efficiency (default: with the same batch for each replica).
@@ -92,7 +92,7 @@ class Posterior:
         (middle,) = self._quantiles(efficiency, (0.5,))
         lowest, highest = self._quantiles(efficiency * np.exp(-deviation))
         exposed = sum((parts[name] for name in ("within", "between", "latency")), start=np.zeros_like(total)) / total
-        return Point(
+        return ForecastPoint(
             size,
             math.exp(self._quantiles(np.log(total) + self.fitted.scale, (0.5,))[0]),
             math.exp(low),
@@ -136,8 +136,8 @@ class Limit:
 class Forecast:
     """Forecast of one program."""
 
-    evidence: Evidence
-    points: tuple[Point, ...]
+    evidence: ForecastEvidence
+    points: tuple[ForecastPoint, ...]
     warnings: tuple[Warned, ...] = ()
     """Reasons to trust it less, in words."""
     limit: Limit | None = None
@@ -155,7 +155,7 @@ class Forecast:
 
 
 def forecast(
-    evidence: Evidence,
+    evidence: ForecastEvidence,
     replicas: Sequence[int] | Sequence[Size],
     *,
     strong: bool = False,
@@ -175,7 +175,7 @@ def forecast(
     return Forecast(evidence, points, tuple(warnings(evidence)), limit_of(posterior, floor, strong=strong))
 
 
-def _point(posterior: Posterior, size: Size, *, strong: bool) -> Point:
+def _point(posterior: Posterior, size: Size, *, strong: bool) -> ForecastPoint:
     reason = refusal(posterior.evidence, size)
     if not reason and posterior.fitted.misfit > LARGEST_MISFIT:
         reason = (
@@ -183,11 +183,11 @@ def _point(posterior: Posterior, size: Size, *, strong: bool) -> Point:
             "measure again"
         )
     if reason:
-        return Point(size, refused=reason)
+        return ForecastPoint(size, refused=reason)
     return posterior.predict(size, alone=_alone(posterior.evidence, strong=strong))
 
 
-def _alone(evidence: Evidence, *, strong: bool) -> Size | None:
+def _alone(evidence: ForecastEvidence, *, strong: bool) -> Size | None:
     """Return one replica that takes all examples of an update, for strong scaling."""
     return evidence.sized(1, strong=True) if strong else None
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_ddl.bench.forecasting.evidence import Evidence, Link, Observation, Origin, Size, named_link
+from pytest_ddl.bench.forecasting.evidence import ForecastEvidence, Link, Observation, Origin, Size, named_link
 from pytest_ddl.bench.forecasting.priors import WITHIN, speed_of
 
 COLUMNS = ("series", "role", "devices", "nodes", "throughput")
@@ -26,10 +26,10 @@ class SeriesError(ValueError):
 
 
 @dataclass(frozen=True)
-class Series:
+class PublishedSeries:
     """Curve of one program: what may be given to the forecast, and what it must predict."""
 
-    evidence: Evidence
+    evidence: ForecastEvidence
     targets: tuple[Observation, ...]
 
     @property
@@ -37,7 +37,7 @@ class Series:
         return self.evidence.name
 
 
-def read_series(path: Path) -> list[Series]:
+def read_series(path: Path) -> list[PublishedSeries]:
     """Read all series of a file that have at least one row with the role ``anchor``.
 
     Columns: ``series``, ``role`` (``anchor`` or ``target``), ``devices``, ``nodes``, ``throughput``; and if they are
@@ -61,7 +61,7 @@ def read_series(path: Path) -> list[Series]:
     return [found for name, group in rows.items() if (found := _series(path, name, group)) is not None]
 
 
-def _series(path: Path, name: str, rows: Iterable[tuple[int, Mapping[str, str]]]) -> Series | None:
+def _series(path: Path, name: str, rows: Iterable[tuple[int, Mapping[str, str]]]) -> PublishedSeries | None:
     anchors: list[Observation] = []
     targets: list[Observation] = []
     first: Mapping[str, str] = {}
@@ -81,7 +81,7 @@ def _series(path: Path, name: str, rows: Iterable[tuple[int, Mapping[str, str]]]
     try:
         gradient = _number(first, "gradient_mb_fp32")
         most = max(math.ceil(one.size.replicas / one.size.nodes) for one in anchors)
-        evidence = Evidence(
+        evidence = ForecastEvidence(
             name,
             tuple(_merged(anchors)),
             per_node=_whole(first, "devices_per_node") or most,
@@ -92,7 +92,7 @@ def _series(path: Path, name: str, rows: Iterable[tuple[int, Mapping[str, str]]]
         )
     except ValueError as error:
         raise SeriesError(f"{path}: {error}") from None
-    return Series(evidence, tuple(targets))
+    return PublishedSeries(evidence, tuple(targets))
 
 
 def _merged(observations: Iterable[Observation]) -> Iterator[Observation]:

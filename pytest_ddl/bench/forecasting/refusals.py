@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pytest_ddl.bench.forecasting.evidence import Evidence, Origin, Size, efficiencies
+from pytest_ddl.bench.forecasting.evidence import ForecastEvidence, Origin, Size, efficiencies
 from pytest_ddl.bench.forecasting.priors import WITHIN, speed_of
 
 SUPERLINEAR = 1.03
@@ -25,7 +25,7 @@ class Warned:
         return f"{self.what}: {self.fix}"
 
 
-def shares_cores(evidence: Evidence, _size: Size) -> str:
+def shares_cores(evidence: ForecastEvidence, _size: Size) -> str:
     """Refuse if replicas took cores from each other when they were measured."""
     if not evidence.shares_cores:
         return ""
@@ -34,7 +34,7 @@ def shares_cores(evidence: Evidence, _size: Size) -> str:
     )
 
 
-def below_one_example(_evidence: Evidence, size: Size) -> str:
+def below_one_example(_evidence: ForecastEvidence, size: Size) -> str:
     """Refuse sizes whose replicas would have less than one example."""
     if size.batch_per_replica is None or size.batch_per_replica >= 1:
         return ""
@@ -43,7 +43,7 @@ def below_one_example(_evidence: Evidence, size: Size) -> str:
     )
 
 
-def wrong_baseline(evidence: Evidence, _size: Size) -> str:
+def wrong_baseline(evidence: ForecastEvidence, _size: Size) -> str:
     """Refuse if more replicas were more than proportionally faster."""
     worst = max(efficiencies(evidence.observations), key=lambda pair: pair[1], default=None)
     if worst is None or worst[1] <= SUPERLINEAR:
@@ -54,7 +54,7 @@ def wrong_baseline(evidence: Evidence, _size: Size) -> str:
     )
 
 
-def too_far(evidence: Evidence, size: Size) -> str:
+def too_far(evidence: ForecastEvidence, size: Size) -> str:
     """Refuse sizes that are much larger than what was measured."""
     largest = evidence.largest.size.replicas
     if size.replicas <= FARTHEST * largest:
@@ -62,7 +62,7 @@ def too_far(evidence: Evidence, size: Size) -> str:
     return f"{size.replicas} replicas are more than {FARTHEST} times the {largest} that were measured: measure more"
 
 
-def unknown_link_between(evidence: Evidence, size: Size) -> str:
+def unknown_link_between(evidence: ForecastEvidence, size: Size) -> str:
     """Refuse sizes on several nodes if nothing is known about the link between them, or about the bytes."""
     if size.nodes < 2 or evidence.has_crossed:
         return ""
@@ -77,7 +77,7 @@ def unknown_link_between(evidence: Evidence, size: Size) -> str:
     )
 
 
-def unknown_link_within(evidence: Evidence, size: Size) -> str:
+def unknown_link_within(evidence: ForecastEvidence, size: Size) -> str:
     """Refuse sizes with several replicas in a node if nothing is known about the link between them."""
     within = evidence.within
     stated = within.bytes_per_second is not None or speed_of(within.kind, WITHIN) is not None
@@ -89,7 +89,7 @@ def unknown_link_within(evidence: Evidence, size: Size) -> str:
     )
 
 
-def unknown_capacity(evidence: Evidence, size: Size) -> str:
+def unknown_capacity(evidence: ForecastEvidence, size: Size) -> str:
     """Refuse parameter servers whose capacity is not known: they saturate, and smaller runs do not show it."""
     if evidence.servers is None or size.replicas <= evidence.largest.size.replicas:
         return ""
@@ -98,7 +98,7 @@ def unknown_capacity(evidence: Evidence, size: Size) -> str:
     return "parameter servers saturate at a capacity that smaller runs do not show: give --servers=N and their --link"
 
 
-REFUSALS: tuple[Callable[[Evidence, Size], str], ...] = (
+REFUSALS: tuple[Callable[[ForecastEvidence, Size], str], ...] = (
     shares_cores,
     below_one_example,
     wrong_baseline,
@@ -110,12 +110,12 @@ REFUSALS: tuple[Callable[[Evidence, Size], str], ...] = (
 """All reasons to refuse a size, in the order in which they are looked at."""
 
 
-def refusal(evidence: Evidence, size: Size) -> str:
+def refusal(evidence: ForecastEvidence, size: Size) -> str:
     """Return the first reason why a size cannot be forecast; empty if there is none."""
     return next((reason for check in REFUSALS if (reason := check(evidence, size))), "")
 
 
-def warnings(evidence: Evidence) -> Iterator[Warned]:
+def warnings(evidence: ForecastEvidence) -> Iterator[Warned]:
     """Yield what makes a forecast less certain."""
     batches = {one.size.batch_per_replica for one in evidence.observations if one.size.replicas == 1}
     if len(batches) < 2:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.forecasting.evidence import Observation, Size
-from pytest_ddl.bench.forecasting.predicting import LEVEL, Point
+from pytest_ddl.bench.forecasting.predicting import LEVEL, ForecastPoint
 
 CLOSE = 0.1
 """Error up to which a forecast counts as close."""
@@ -54,7 +54,7 @@ class Scored:
         return cls(**{**data, "size": Size(**data["size"])})
 
 
-def compare(program: str, points: Sequence[Point], measured: Iterable[Observation]) -> list[Scored]:
+def compare(program: str, points: Sequence[ForecastPoint], measured: Iterable[Observation]) -> list[Scored]:
     """Return each measurement for which there is a forecast or a refusal, beside it."""
     by_size = {point.size: point for point in points}
     found = []

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.forecasting.evidence import Evidence
+from pytest_ddl.bench.forecasting.evidence import ForecastEvidence
 from pytest_ddl.bench.forecasting.from_matrix import Stated, evidence_of
-from pytest_ddl.bench.forecasting.predicting import Point
-from pytest_ddl.bench.forecasting.published import Series, SeriesError, read_series
+from pytest_ddl.bench.forecasting.predicting import ForecastPoint
+from pytest_ddl.bench.forecasting.published import PublishedSeries, SeriesError, read_series
 from pytest_ddl.bench.matrix import Matrix
 
 
-class SourceError(ValueError):
+class EvidenceFileError(ValueError):
     """Raised if a file cannot be the start of a forecast. The message is one line that names the file."""
 
 
@@ -25,10 +25,10 @@ class Earlier:
 
     program: str
     strategy: str
-    points: tuple[Point, ...]
+    points: tuple[ForecastPoint, ...]
 
 
-def series_of(path: Path) -> list[Series]:
+def series_of(path: Path) -> list[PublishedSeries]:
     """Return the series of a CSV file.
 
     :raises SourceError: if it cannot be read.
@@ -36,10 +36,10 @@ def series_of(path: Path) -> list[Series]:
     try:
         return read_series(path)
     except SeriesError as error:
-        raise SourceError(str(error)) from None
+        raise EvidenceFileError(str(error)) from None
 
 
-def measured(paths: Sequence[Path], strategy: str | None, stated: Stated) -> Evidence:
+def measured(paths: Sequence[Path], strategy: str | None, stated: Stated) -> ForecastEvidence:
     """Return the evidence of files of launches, written by ``Matrix.save`` or by ``pytest-ddl evaluate``.
 
     :raises SourceError: if one cannot be read, or the launches are not enough.
@@ -48,7 +48,7 @@ def measured(paths: Sequence[Path], strategy: str | None, stated: Stated) -> Evi
     try:
         return evidence_of(matrices, strategy, stated, name=f"{', '.join(map(str, paths))}")
     except ValueError as error:
-        raise SourceError(f"{', '.join(map(str, paths))}: {error}") from None
+        raise EvidenceFileError(f"{', '.join(map(str, paths))}: {error}") from None
 
 
 def matrix_of(path: Path) -> Matrix:
@@ -61,7 +61,7 @@ def matrix_of(path: Path) -> Matrix:
     try:
         return Matrix.from_json(found)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise SourceError(
+        raise EvidenceFileError(
             f"{path} has no launches ({type(error).__name__}: {error}): give a file of pytest-ddl evaluate, or one of "
             "Matrix.save()"
         ) from None
@@ -76,17 +76,17 @@ def earlier(path: Path) -> Earlier | None:
     if not {"program", "points", "evidence"} <= data.keys():
         return None
     try:
-        points = tuple(Point.from_json(point) for point in data["points"])
+        points = tuple(ForecastPoint.from_json(point) for point in data["points"])
         return Earlier(data["program"], data["evidence"]["strategy"], points)
     except (KeyError, TypeError, ValueError) as error:
-        raise SourceError(f"{path} is no forecast of this version ({type(error).__name__}: {error})") from None
+        raise EvidenceFileError(f"{path} is no forecast of this version ({type(error).__name__}: {error})") from None
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SourceError(f"{path} cannot be read: {error}") from None
+        raise EvidenceFileError(f"{path} cannot be read: {error}") from None
     if not isinstance(data, dict):
-        raise SourceError(f"{path} is not a file of launches or of a forecast")
+        raise EvidenceFileError(f"{path} is not a file of launches or of a forecast")
     return data

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from pytest_ddl.bench.forecasting.evidence import Evidence, Size
+from pytest_ddl.bench.forecasting.evidence import ForecastEvidence, Size
 from pytest_ddl.bench.forecasting.model import TERMS
-from pytest_ddl.bench.forecasting.predicting import LEVEL, Forecast, Point
+from pytest_ddl.bench.forecasting.predicting import LEVEL, Forecast, ForecastPoint
 from pytest_ddl.bench.forecasting.score import Scored
 
 WIDTH = 100
@@ -45,7 +45,7 @@ def comparison(scores: list[Scored]) -> str:
     return "\n".join(lines)
 
 
-def _basis(evidence: Evidence) -> str:
+def _basis(evidence: ForecastEvidence) -> str:
     sizes = ", ".join(_size(one.size) for one in evidence.observations)
     parts = [f"from {len(evidence.observations)} measured sizes ({sizes})"]
     if evidence.gradient_bytes:
@@ -55,7 +55,7 @@ def _basis(evidence: Evidence) -> str:
     return f"{'; '.join(parts)}; {evidence.per_node} replicas in a node."
 
 
-def _links(evidence: Evidence) -> Iterator[tuple[str, str]]:
+def _links(evidence: ForecastEvidence) -> Iterator[tuple[str, str]]:
     if evidence.within.kind or evidence.within.bytes_per_second:
         yield "within a node", str(evidence.within)
     if evidence.between.kind or evidence.between.bytes_per_second:
@@ -67,7 +67,7 @@ def _size(size: Size) -> str:
     return f"{size.replicas}{batch}"
 
 
-def _row(point: Point, refused: list[str]) -> str:
+def _row(point: ForecastPoint, refused: list[str]) -> str:
     start = f"{point.size.replicas:8d}  {point.size.nodes:5d}"
     if point.seconds is None or point.low is None or point.high is None or point.efficiency is None:
         if point.refused not in refused:

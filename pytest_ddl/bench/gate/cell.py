@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from pytest_ddl.bench.counters.changes import NOT_COUNTED, Change, compare_launches, uncounted
+from pytest_ddl.bench.counters.changes import NOT_COUNTED, CounterChange, compare_launches, uncounted
 from pytest_ddl.bench.gate.canary import network_problem
 from pytest_ddl.bench.gate.lockstep import GROUPS, Paired, VersionPair
 from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import MeasurementError, Side
-from pytest_ddl.bench.gate.target import Target
+from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide, decide_launches, percent
 from pytest_ddl.bench.launching.records import BenchSpec
 
@@ -36,7 +36,7 @@ class Cell:
 
     base: Side
     head: Side
-    target: Target
+    target: VersionTarget
     strategy: str
     ranks: int
     bench: BenchSpec
@@ -178,7 +178,7 @@ def _decided(calm: list[Paired], cell: Cell) -> Decision | None:
     return _decision(calm, cell.rule) if len(calm) >= 3 else None
 
 
-def _changes(made: list[Paired], accept: Mapping[str, str]) -> tuple[Change, ...]:
+def _changes(made: list[Paired], accept: Mapping[str, str]) -> tuple[CounterChange, ...]:
     return tuple(compare_launches([(one.base.counters, one.head.counters) for one in made], counters_of(accept)))
 
 

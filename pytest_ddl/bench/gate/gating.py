@@ -16,11 +16,12 @@ from pytest_ddl.bench.gate.checkout import both_sides
 from pytest_ddl.bench.gate.plan import GatePlan, is_same_environment
 from pytest_ddl.bench.gate.result import CellResult, GateResult
 from pytest_ddl.bench.gate.sides import Side
-from pytest_ddl.bench.gate.target import Target
+from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.gate.verdict import Rule, Verdict
 from pytest_ddl.bench.gate.worktrees import WORKTREE, GateUsageError, Repository, Version, check_different, usage_errors
 from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.bench.launching.remote import source_of
+from pytest_ddl.installing import install_line
 
 _RELEASES = ("python", "tensorflow", "keras", "tf_keras", "numpy")
 
@@ -56,7 +57,7 @@ def gate(
 def run_gate(plan: GatePlan, tell: Callable[[str], None] = lambda _line: None) -> GateResult:
     """Run :func:`gate` with all arguments in one plan."""
     _check(plan)
-    targets = [Target.parse(text) for text in plan.targets]
+    targets = [VersionTarget.parse(text) for text in plan.targets]
     with usage_errors():
         rule = Rule.up_to(plan.launches, margin=plan.margin, false_alarms=plan.false_alarms)
     repository = Repository(plan.repository)
@@ -115,7 +116,7 @@ def _measured(cell: Cell, tell: Callable[[str], None]) -> CellResult:
 def _check(plan: GatePlan) -> None:
     """Refuse at once a plan that would otherwise fail after minutes of measuring."""
     if not plan.counters_only and find_spec("scipy") is None:
-        raise GateUsageError("a verdict on time needs SciPy: pip install 'pytest-ddl[bench]', or give --counters-only")
+        raise GateUsageError(f"a verdict on time needs SciPy: {install_line('bench')}, or give --counters-only")
     from pytest_ddl.bench.counters.changes import compare
     from pytest_ddl.bench.launching.records import Counters
 
@@ -182,7 +183,7 @@ def _same_releases(cells: Sequence[CellResult]) -> list[str]:
     return [f"the same commit was measured in two environments that have the same releases ({releases})"]
 
 
-def _check_functions(targets: Sequence[Target], *sides: Side) -> None:
+def _check_functions(targets: Sequence[VersionTarget], *sides: Side) -> None:
     """Refuse a target whose file exists in both versions, and has the function in none of them.
 
     :raises GateUsageError: for the first such target.
@@ -193,7 +194,7 @@ def _check_functions(targets: Sequence[Target], *sides: Side) -> None:
             raise GateUsageError(f"--target={str(target)!r}: {problems[-1]}, in both versions")
 
 
-def _missing(target: Target, *sides: Side) -> str:
+def _missing(target: VersionTarget, *sides: Side) -> str:
     """Return a message if a version does not have the target, else an empty text."""
     lacking = [side for side in sides if target.find(side.root, side.paths) is None]
     if not lacking:

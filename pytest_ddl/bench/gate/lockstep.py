@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pytest_ddl.bench.gate.sides import Running, Side, Watch, explained, provenance
-from pytest_ddl.bench.gate.target import Target
+from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.gate.worktrees import held_folder
 from pytest_ddl.bench.launching.answers import PARTING
 from pytest_ddl.bench.launching.machine import Load, Reading, foreign_gpu_processes
@@ -213,7 +213,7 @@ class VersionPair:
         self,
         base: Side,
         head: Side,
-        target: Target,
+        target: VersionTarget,
         strategy: str,
         ranks: int,
         bench: BenchSpec,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pytest_ddl.bench import outcome
-from pytest_ddl.bench.counters.changes import NOT_COUNTED, Change
+from pytest_ddl.bench.counters.changes import NOT_COUNTED, CounterChange
 from pytest_ddl.bench.gate.lockstep import Paired
 from pytest_ddl.bench.gate.verdict import Decision, Verdict, percent
 from pytest_ddl.bench.gate.worktrees import Version
@@ -46,7 +46,7 @@ class CellResult:
     verdict: Verdict
     reason: str
     decision: Decision | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[CounterChange, ...] = ()
     """Changes of counters, regressions first."""
     launches: tuple[Paired, ...] = field(default=(), repr=False)
     """All launches. Those on an overloaded machine have ``load.problem`` and are in no decision."""

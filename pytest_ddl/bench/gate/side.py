@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 import pytest_ddl
-from pytest_ddl.bench.gate.target import FromVersion, Target, TargetError
+from pytest_ddl.bench.gate.target import FromVersion, VersionTarget, VersionTargetError
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.processes import die_with
 from pytest_ddl.bench.launching.records import BenchSpec
@@ -104,7 +104,7 @@ def _launch(order: SideOrder) -> dict[str, Any]:
     # Started early, because the import of TensorFlow takes seconds and overlaps with the lines below.
     harness.warm_up()
     train = FromVersion(
-        Target.parse(order.target),
+        VersionTarget.parse(order.target),
         Path(order.file),
         Path(order.root),
         tuple(Path(path) for path in order.paths),
@@ -125,7 +125,7 @@ def _launch(order: SideOrder) -> dict[str, Any]:
 
 def _error_text(error: Exception) -> str:
     failure = error.failure if isinstance(error, BenchError) else None
-    if failure is not None and failure.type.rpartition(".")[2] == TargetError.__name__:
+    if failure is not None and failure.type.rpartition(".")[2] == VersionTargetError.__name__:
         return failure.message  # the traceback from the rank does not help the user
     return str(error) or type(error).__name__
 

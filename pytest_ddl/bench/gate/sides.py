@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.gate.side import SideOrder
-from pytest_ddl.bench.gate.target import Target
+from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.launching.answers import PARTING
 from pytest_ddl.bench.launching.pacing import Pacer, PacingError
 from pytest_ddl.bench.launching.processes import Processes
@@ -80,7 +80,7 @@ class Running:
     def ask(
         self,
         pacer: Pacer,
-        target: Target,
+        target: VersionTarget,
         strategy: str,
         bench: BenchSpec,
         cores_per_replica: int,

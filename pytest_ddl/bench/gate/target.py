@@ -19,7 +19,7 @@ from pytest_ddl.definitions import lacks
 
 
 @dataclass(frozen=True)
-class Target:
+class VersionTarget:
     """Name of a training function: ``module:function`` or ``path/to/file.py:function``."""
 
     place: str
@@ -30,7 +30,7 @@ class Target:
         return f"{self.place}:{self.function}"
 
     @classmethod
-    def parse(cls, text: str) -> Target:
+    def parse(cls, text: str) -> VersionTarget:
         """Parse the text of a target.
 
         :raises GateUsageError: if the text has neither form.
@@ -83,7 +83,7 @@ class FromVersion:
     :param checkout: the user's own checkout, which an installation may point to.
     """
 
-    def __init__(self, target: Target, file: Path, root: Path, paths: tuple[Path, ...], checkout: Path) -> None:
+    def __init__(self, target: VersionTarget, file: Path, root: Path, paths: tuple[Path, ...], checkout: Path) -> None:
         self.target, self.file, self.root, self.paths, self.checkout = target, file, root, paths, checkout
         self._loaded: Callable[[Any], Any] | None = None
 
@@ -100,7 +100,7 @@ class FromVersion:
         # Checked after the run, because a function may import modules while it runs.
         foreign = foreign_modules(sys.modules.values(), self.root, self.paths, self.checkout)
         if foreign:
-            raise TargetError(
+            raise VersionTargetError(
                 f"imported code is not from the version to be measured ({self.root}): {listed(foreign)}. Both "
                 "versions would run the same code. Uninstall the package and keep what it depends on (an editable "
                 "installation points to your checkout, any other is a copy of one version), or give the folder of the "
@@ -114,26 +114,28 @@ class FromVersion:
             try:
                 module = importlib.import_module(self.target.module)
             except ModuleNotFoundError as error:
-                raise TargetError(
+                raise VersionTargetError(
                     f"{self.target} cannot be imported: {error}. Modules are looked for in "
                     f"{', '.join(_inside(path, self.root) for path in self.paths)} of the version, and in what is "
                     "installed; --path adds a folder"
                 ) from error
         file = Path(module.__file__ or "").resolve()
         if file != self.file.resolve():
-            raise TargetError(
+            raise VersionTargetError(
                 f"{self.target} was imported from {file}, not from {self.file} of the version to be measured. "
                 "Uninstall the package, or give the folder that holds its source as --path"
             )
         function = getattr(module, self.target.function, None)
         if function is None:
             functions = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-            raise TargetError(
+            raise VersionTargetError(
                 f"{_inside(self.file, self.root)} has no {self.target.function!r}; "
                 f"it has {', '.join(functions) or 'no functions'}"
             )
         if not callable(function):
-            raise TargetError(f"{self.target} is a {type(function).__name__}, not a training function, train(run)")
+            raise VersionTargetError(
+                f"{self.target} is a {type(function).__name__}, not a training function, train(run)"
+            )
         loaded: Callable[[Any], Any] = function
         return loaded
 
@@ -151,7 +153,7 @@ class FromVersion:
         return module
 
 
-class TargetError(RuntimeError):
+class VersionTargetError(RuntimeError):
     """Raised if the training function is missing, or is not the one of the version to measure."""
 
 

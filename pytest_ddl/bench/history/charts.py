@@ -10,7 +10,7 @@ from html import escape
 
 from pytest_ddl.bench.history.detect import Change, relative_noise
 from pytest_ddl.bench.history.meaning import family, higher_is_better
-from pytest_ddl.bench.history.model import Commit, Point, Series, dates
+from pytest_ddl.bench.history.model import Commit, HistoryPoint, Series, dates
 from pytest_ddl.web.units import DASH, THIN, TIMES, labels, number, percent, scale, ticks
 
 WIDTH, HEIGHT = 1000.0, 100.0
@@ -47,7 +47,7 @@ class Band:
     meaning: str
 
 
-def band(point: Point, series: Series, noise: float | None) -> Band | None:
+def band(point: HistoryPoint, series: Series, noise: float | None) -> Band | None:
     """Return the interval over launches if it is known, else that between neighboring commits, else that of samples."""
     if point.low is not None and point.high is not None and point.basis == "launches":
         return Band(point.low, point.high, "95 %, over launches")
@@ -161,7 +161,7 @@ def _svg(drawing: str) -> str:
     return f'<svg viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" preserveAspectRatio="none" aria-hidden="true">{drawing}</svg>'
 
 
-def _newest(newest: Point | None, series: Series, noise: float | None, by: float, unit: str) -> str:
+def _newest(newest: HistoryPoint | None, series: Series, noise: float | None, by: float, unit: str) -> str:
     if newest is None:
         return "<small>no results</small>"
     around = band(newest, series, noise)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pytest_ddl.bench.history.meaning import BY_CHANCE, family, higher_is_better, is_exact, leaf
 from pytest_ddl.bench.history.model import Commit, Series, short_id
+from pytest_ddl.installing import install_line
 
 MARGIN = 0.025
 """Smallest relative change that is listed. It is the gate's own margin; a re-run could not confirm smaller ones."""
@@ -200,8 +201,7 @@ def _edges(scaled: Sequence[float]) -> list[int]:
         import ruptures
     except ImportError as error:
         raise DetectorMissingError(
-            f"finding changes needs ruptures ({error}): pip install 'pytest-ddl[bench]', or --no-detect to "
-            "write only the page"
+            f"finding changes needs ruptures ({error}): {install_line('bench')}, or --no-detect to write only the page"
         ) from error
     import numpy as np
 

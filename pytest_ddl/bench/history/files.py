@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.history.model import AsvMachine, Benchmark, Commit, Problem, plain
+from pytest_ddl.bench.history.model import AsvMachine, Benchmark, Commit, HistoryProblem, plain
 
 FORMAT = 2
 """Version of asv's result files and of ``benchmarks.json``, as asv 0.6 writes them."""
@@ -35,12 +35,12 @@ class ResultFile:
     """Benchmark -> list in the order of ``columns``; not checked."""
 
 
-def broken(path: Path, why: str) -> Problem:
+def broken(path: Path, why: str) -> HistoryProblem:
     cure = "delete it and run asv for that commit again" if path.name not in _NOT_RESULTS else "run asv again"
-    return Problem("broken", f"{path.parent.name}/{path.name} is left out: {why}; {cure}", str(path.name), why)
+    return HistoryProblem("broken", f"{path.parent.name}/{path.name} is left out: {why}; {cure}", str(path.name), why)
 
 
-def read_benchmarks(results: Path, problems: list[Problem]) -> dict[str, Benchmark]:
+def read_benchmarks(results: Path, problems: list[HistoryProblem]) -> dict[str, Benchmark]:
     """Return the current benchmarks by name; none if the file cannot be read."""
     path = results / "benchmarks.json"
     try:
@@ -57,7 +57,7 @@ def read_benchmarks(results: Path, problems: list[Problem]) -> dict[str, Benchma
         names, params = entry.get("param_names", []), entry.get("params", [])
         if not (isinstance(names, list) and isinstance(params, list) and all(isinstance(one, list) for one in params)):
             why = f"param_names and params of {name} are not lists"
-            problems.append(Problem("broken", f"benchmarks.json: {why}; run asv again", path.name, why))
+            problems.append(HistoryProblem("broken", f"benchmarks.json: {why}; run asv again", path.name, why))
             names, params = [], None
         found[name] = Benchmark(
             name,
@@ -70,7 +70,7 @@ def read_benchmarks(results: Path, problems: list[Problem]) -> dict[str, Benchma
     return found
 
 
-def result_files(results: Path, problems: list[Problem]) -> Iterator[ResultFile]:
+def result_files(results: Path, problems: list[HistoryProblem]) -> Iterator[ResultFile]:
     """Yield all result files that can be read, machine by machine."""
     folders = [path for path in sorted(results.iterdir()) if path.is_dir()]
     paths = {
@@ -84,7 +84,7 @@ def result_files(results: Path, problems: list[Problem]) -> Iterator[ResultFile]
                 problems.append(broken(path, str(error)))
 
 
-def _machines(folders: list[Path], problems: list[Problem]) -> dict[Path, AsvMachine]:
+def _machines(folders: list[Path], problems: list[HistoryProblem]) -> dict[Path, AsvMachine]:
     """Return a different machine for each folder, because results of two machines must not become one series."""
     facts: dict[Path, dict[str, Any]] = {}
     for folder in folders:
@@ -102,7 +102,7 @@ def _machines(folders: list[Path], problems: list[Problem]) -> dict[Path, AsvMac
             why = f"it says that the machine is {name}, as {others[0].name}/ does; it is called {folder.name} here"
             cure = f'give it a name of its own ("machine": "{folder.name}"), or put the results into one folder'
             message = f"{folder.name}/machine.json: {why}, so that two machines are not mixed into one series; {cure}"
-            problems.append(Problem("broken", message, f"{folder.name}/machine.json", why))
+            problems.append(HistoryProblem("broken", message, f"{folder.name}/machine.json", why))
             name = folder.name
         shown = {
             str(key): str(value) for key, value in facts[folder].items() if key not in ("machine", "version") and value

@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from pytest_ddl.bench.history.model import Commit, Point, Problem, Series
+from pytest_ddl.bench.history.model import Commit, HistoryPoint, HistoryProblem, Series
 
 Measured = Mapping[tuple[str, str], set[Commit]]
 """Machine and environment -> commits for which asv has a file, whatever is in it."""
@@ -28,7 +28,7 @@ def _named(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{len(names)} benchmarks, {_some(names)}"
 
 
-def outside(commits: Sequence[str], *, shallow: bool) -> list[Problem]:
+def outside(commits: Sequence[str], *, shallow: bool) -> list[HistoryProblem]:
     """Report commits that have results but are not on the branch."""
     if not commits:
         return []
@@ -40,12 +40,12 @@ def outside(commits: Sequence[str], *, shallow: bool) -> list[Problem]:
             "`git fetch --unshallow`; with actions/checkout, fetch-depth: 0"
         )
         # The id does not depend on the commits: a later clone may lack others, and it is still the same gap.
-        return [Problem("shallow", message, "commits")]
+        return [HistoryProblem("shallow", message, "commits")]
     message = f"{count} left out, because they are not on the branch of this history (--branch): {shown}"
-    return [Problem("outside", message, "commits", shown)]
+    return [HistoryProblem("outside", message, "commits", shown)]
 
 
-def removed(unknown: Mapping[str, Sequence[Point]], series: Sequence[Series]) -> list[Problem]:
+def removed(unknown: Mapping[str, Sequence[HistoryPoint]], series: Sequence[Series]) -> list[HistoryProblem]:
     """Report results of benchmarks and of parameter combinations that are no longer in ``benchmarks.json``.
 
     :param unknown: results of benchmarks that it does not have, by name.
@@ -63,7 +63,7 @@ def removed(unknown: Mapping[str, Sequence[Point]], series: Sequence[Series]) ->
             'without a message. If they were renamed, set `benchmark_name = "…"` to the old name. If they were '
             "removed, accept this gap by its id"
         )
-        found.append(Problem("removed", message, suite, ", ".join((_span(commits), *names))))
+        found.append(HistoryProblem("removed", message, suite, ", ".join((_span(commits), *names))))
     former: dict[str, list[Series]] = defaultdict(list)
     for one in series:
         if one.points and not one.is_current:
@@ -78,11 +78,11 @@ def removed(unknown: Mapping[str, Sequence[Point]], series: Sequence[Series]) ->
             f"exist: {_some(names[0] + text for text in parameters)} ({_span(commits)}). asv drops these results "
             "without a message. If they were removed on purpose, accept this gap by its id"
         )
-        found.append(Problem("removed", message, ", ".join(names), ", ".join(parameters)))
+        found.append(HistoryProblem("removed", message, ", ".join(names), ", ".join(parameters)))
     return found
 
 
-def cut(series: Sequence[Series]) -> list[Problem]:
+def cut(series: Sequence[Series]) -> list[HistoryProblem]:
     """Report benchmarks whose older results asv leaves out because the benchmark's version changed."""
     by_name: dict[str, list[Series]] = defaultdict(list)
     for one in series:
@@ -103,11 +103,11 @@ def cut(series: Sequence[Series]) -> list[Problem]:
             f"{left} commits are left. If the benchmark still measures the same, set the older version "
             '(`track_….version = "…"`) and run asv again. Otherwise, accept the cut by its id'
         )
-        found.append(Problem("cut", message, ", ".join(names), f"{versions} -> {now}"))
+        found.append(HistoryProblem("cut", message, ", ".join(names), f"{versions} -> {now}"))
     return found
 
 
-def failed_last(series: Sequence[Series], measured: Measured) -> list[Problem]:
+def failed_last(series: Sequence[Series], measured: Measured) -> list[HistoryProblem]:
     """Report benchmarks that failed at the newest commit of their machine and environment."""
     failed: dict[tuple[str, str], list[Series]] = defaultdict(list)
     for one in series:
@@ -121,11 +121,11 @@ def failed_last(series: Sequence[Series], measured: Measured) -> list[Problem]:
             f"{'combination' if len(several) == 1 else 'combinations'}, such as {several[0].label}), so it has no "
             "result there; `asv run --show-stderr` shows the reason"
         )
-        found.append(Problem("failed", message, " ".join(place), ", ".join((newest.hash, *names))))
+        found.append(HistoryProblem("failed", message, " ".join(place), ", ".join((newest.hash, *names))))
     return found
 
 
-def gone(series: Sequence[Series], measured: Measured) -> list[Problem]:
+def gone(series: Sequence[Series], measured: Measured) -> list[HistoryProblem]:
     """Report series that had results, but have none at the newest commit of their machine and environment.
 
     A series that never had results is no gap. Neither is one on a machine that has not measured the commit yet. Series
@@ -153,11 +153,11 @@ def gone(series: Sequence[Series], measured: Measured) -> list[Problem]:
             f"{len(several)} series on {machine} ({environment}) are gone since {since.short}; {last.short} was the "
             f"last commit with results of {_some(names)}: {state}. If this is intended, accept it by its id"
         )
-        found.append(Problem("gone", message, f"{machine} {environment}", ", ".join((last.hash, *names))))
+        found.append(HistoryProblem("gone", message, f"{machine} {environment}", ", ".join((last.hash, *names))))
     return found
 
 
-def behind(measured: Measured) -> list[Problem]:
+def behind(measured: Measured) -> list[HistoryProblem]:
     """Report machines that have not measured the newest commit yet."""
     by_machine: dict[str, set[Commit]] = defaultdict(set)
     for (machine, _), commits in measured.items():
@@ -171,11 +171,11 @@ def behind(measured: Measured) -> list[Problem]:
                 f"{machine} has no results after {max(commits).short}, but another machine has results up to "
                 f"{max(later).short}: later commits were not measured on {machine}"
             )
-            found.append(Problem("behind", message, machine, max(commits).hash))
+            found.append(HistoryProblem("behind", message, machine, max(commits).hash))
     return found
 
 
-def split(series: Sequence[Series]) -> list[Problem]:
+def split(series: Sequence[Series]) -> list[HistoryProblem]:
     """Report machines whose results continue under another environment's name, which splits a history in two."""
     seen: dict[str, dict[str, set[Commit]]] = defaultdict(lambda: defaultdict(set))
     for one in series:
@@ -189,5 +189,5 @@ def split(series: Sequence[Series]) -> list[Problem]:
                     f"on {machine}, results continue from {min(after).short} under another environment: {old}, then "
                     f"{new}. They are separate series. Keep the interpreter of an existing environment at one path"
                 )
-                found.append(Problem("split", message, machine, f"{old} -> {new}"))
+                found.append(HistoryProblem("split", message, machine, f"{old} -> {new}"))
     return found

@@ -29,7 +29,7 @@ def plain(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Problem:
+class HistoryProblem:
     """Problem that keeps results out of the history, or that makes the history look more complete than it is."""
 
     kind: ProblemKind
@@ -115,7 +115,7 @@ Basis = Literal["launches", "samples", "none"]
 
 
 @dataclass(frozen=True)
-class Point:
+class HistoryPoint:
     """Value of one series at one commit."""
 
     commit: Commit
@@ -140,9 +140,9 @@ class Series:
     benchmark: Benchmark
     parameters: tuple[tuple[str, str], ...]
     """Names and values, as people write them: ``("strategy", "mirrored")``."""
-    points: tuple[Point, ...]
+    points: tuple[HistoryPoint, ...]
     """Points of the benchmark's current version, oldest first."""
-    dropped: tuple[Point, ...] = ()
+    dropped: tuple[HistoryPoint, ...] = ()
     """Points of older versions, which are not comparable, and which asv does not show."""
     failed: tuple[Commit, ...] = ()
     skipped: tuple[Commit, ...] = ()
@@ -184,7 +184,7 @@ class History:
     commits: tuple[Commit, ...]
     """Commits with results, oldest first."""
     machines: Mapping[str, AsvMachine]
-    problems: tuple[Problem, ...]
+    problems: tuple[HistoryProblem, ...]
     commit_url: str = ""
     """URL to which a commit's hash is appended for a link; empty if it is unknown."""
     project: str = ""

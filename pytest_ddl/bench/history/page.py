@@ -17,8 +17,8 @@ from typing import Any
 from pytest_ddl.bench.history.charts import appearance, band, is_share
 from pytest_ddl.bench.history.detect import Change, relative_noise
 from pytest_ddl.bench.history.meaning import FAMILIES, family, leaf, workload
-from pytest_ddl.bench.history.model import History, Problem, Series, dates
-from pytest_ddl.bench.history.report import Report, causes
+from pytest_ddl.bench.history.model import History, HistoryProblem, Series, dates
+from pytest_ddl.bench.history.report import HistoryReport, causes
 from pytest_ddl.bench.history.sections import View, commit_link, scrollable, series_order, series_title, view_section
 from pytest_ddl.web.look import look
 from pytest_ddl.web.units import percent, quantity, scale
@@ -36,7 +36,7 @@ STATUS_WORDS = {
 STATE_WORDS = {"changed": "changed", "improved": "improvement", "accepted": "accepted", "recovered": "recovered since"}
 
 
-def write_page(report: Report, html: Path) -> Path:
+def write_page(report: HistoryReport, html: Path) -> Path:
     """Write the page into asv's ``html_dir``, and return its path. The folder is created if it does not exist."""
     path = html / PLACE
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def write_page(report: Report, html: Path) -> Path:
     return path
 
 
-def render(report: Report, *, asv: bool = False) -> str:
+def render(report: HistoryReport, *, asv: bool = False) -> str:
     """Return the page as HTML.
 
     :param asv: true if asv's own pages are in the folder above, so that the page links to them.
@@ -80,7 +80,7 @@ def as_script(data: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def views_of(report: Report) -> list[View]:
+def views_of(report: HistoryReport) -> list[View]:
     """Group the series into views: one workload on one machine in one environment. The newest results come first."""
     grouped: dict[tuple[str, str, str], list[Series]] = defaultdict(list)
     for one in report.history.series:
@@ -105,7 +105,7 @@ def _choices(views: list[View]) -> str:
     )
 
 
-def _data(report: Report) -> dict[str, Any]:
+def _data(report: HistoryReport) -> dict[str, Any]:
     """Return the data for the page's script and for other programs. Values are in the chart's unit."""
     shown: dict[str, Any] = {}
     for one in report.history.series:
@@ -133,7 +133,7 @@ def _data(report: Report) -> dict[str, Any]:
     return {"commits": commits, "url": report.history.commit_url, "series": shown, "report": report.as_json()}
 
 
-def notes_section(report: Report) -> str:
+def notes_section(report: HistoryReport) -> str:
     """Return the section on gaps in the history and on skipped work. It comes first, because all else depends on it."""
     problems = report.history.problems
     if not problems and not report.notes:
@@ -161,12 +161,12 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' if count != 1 else ''}"
 
 
-def _problem(problem: Problem, *, accepted: bool = False) -> str:
+def _problem(problem: HistoryProblem, *, accepted: bool = False) -> str:
     said = " (accepted)" if accepted else ""
     return f"<li>{escape(problem.message)}{said} <code>{problem.id}</code></li>"
 
 
-def findings_section(report: Report) -> str:
+def findings_section(report: HistoryReport) -> str:
     regressions, candidates = report.regressions, report.candidates
     listed = {one.id for one in (*regressions, *candidates)}
     rest = [one for one in report.changes if one.id not in listed]
@@ -188,11 +188,11 @@ def findings_section(report: Report) -> str:
     return "".join(parts) + "</section>"
 
 
-def _list(changes: Sequence[Change], report: Report) -> str:
+def _list(changes: Sequence[Change], report: HistoryReport) -> str:
     return f'<ul class="changes">{"".join(_group(group, report) for group in causes(changes))}</ul>'
 
 
-def _group(group: Sequence[Change], report: Report) -> str:
+def _group(group: Sequence[Change], report: HistoryReport) -> str:
     first = group[0]
     series, history = first.series, report.history
     state, sign = appearance(first, report.accepted)

@@ -15,7 +15,17 @@ from pytest_ddl.bench.git import GitLog
 from pytest_ddl.bench.history import gaps
 from pytest_ddl.bench.history.files import ResultFile, broken, read_benchmarks, result_files
 from pytest_ddl.bench.history.meaning import mark_clashes
-from pytest_ddl.bench.history.model import AsvMachine, Basis, Benchmark, Commit, History, Point, Problem, Series, plain
+from pytest_ddl.bench.history.model import (
+    AsvMachine,
+    Basis,
+    Benchmark,
+    Commit,
+    History,
+    HistoryPoint,
+    HistoryProblem,
+    Series,
+    plain,
+)
 from pytest_ddl.bench.metrics.registry import statistics_package
 
 CONFIDENCE = 0.95
@@ -31,8 +41,8 @@ class NoResultsError(Exception):
 class _Cell:
     """Data of one series, collected while results are read."""
 
-    points: list[Point] = field(default_factory=list)
-    dropped: list[Point] = field(default_factory=list)
+    points: list[HistoryPoint] = field(default_factory=list)
+    dropped: list[HistoryPoint] = field(default_factory=list)
     failed: list[Commit] = field(default_factory=list)
     skipped: list[Commit] = field(default_factory=list)
 
@@ -48,7 +58,7 @@ def read_results(results: Path, log: GitLog | None = None, *, commit_url: str = 
         raise NoResultsError(
             f"no folder of results at {results}: give asv's results_dir by --results, or run asv first"
         )
-    problems: list[Problem] = []
+    problems: list[HistoryProblem] = []
     benchmarks = read_benchmarks(results, problems)
     files = list(result_files(results, problems))
     if not files:
@@ -93,19 +103,19 @@ def read_results(results: Path, log: GitLog | None = None, *, commit_url: str = 
     return History(series, tuple(commits), machines, tuple(problems), commit_url, project)
 
 
-def _nothing(what: str, problems: Iterable[Problem]) -> NoResultsError:
+def _nothing(what: str, problems: Iterable[HistoryProblem]) -> NoResultsError:
     return NoResultsError("\n".join((what, *(item.message for item in problems))))
 
 
-def _of_unknown(cells: Mapping[_Key, _Cell], benchmarks: Mapping[str, Benchmark]) -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = defaultdict(list)
+def _of_unknown(cells: Mapping[_Key, _Cell], benchmarks: Mapping[str, Benchmark]) -> dict[str, list[HistoryPoint]]:
+    found: dict[str, list[HistoryPoint]] = defaultdict(list)
     for (_, _, name, _), cell in cells.items():
         if name not in benchmarks:
             found[name] += cell.points
     return found
 
 
-def _sorted(points: Iterable[Point]) -> tuple[Point, ...]:
+def _sorted(points: Iterable[HistoryPoint]) -> tuple[HistoryPoint, ...]:
     return tuple(sorted(points, key=lambda point: point.commit))
 
 
@@ -120,7 +130,7 @@ def _commits(files: Sequence[ResultFile], log: GitLog | None) -> list[Commit]:
 
 def _rows(
     file: ResultFile, commit: Commit, benchmarks: Mapping[str, Benchmark]
-) -> Iterator[tuple[_Key, Literal["points", "dropped", "failed", "skipped"], Point | Commit]]:
+) -> Iterator[tuple[_Key, Literal["points", "dropped", "failed", "skipped"], HistoryPoint | Commit]]:
     """Yield the content of a file for each cell."""
     for name, row in file.rows.items():
         found: dict[str, Any] = dict(zip(file.columns, row, strict=False))
@@ -150,7 +160,9 @@ def _at(found: Mapping[str, Any], column: str, index: int) -> Any:
     return values[index] if isinstance(values, list) and index < len(values) else None
 
 
-def _point(commit: Commit, value: float, found: Mapping[str, Any], index: int, benchmark: Benchmark | None) -> Point:
+def _point(
+    commit: Commit, value: float, found: Mapping[str, Any], index: int, benchmark: Benchmark | None
+) -> HistoryPoint:
     samples = [float(one) for one in _at(found, "samples", index) or ()]
     launches = benchmark.attributes.get("launches") if benchmark else None
     low, high = _at(found, "stats_ci_99_a", index), _at(found, "stats_ci_99_b", index)
@@ -161,7 +173,7 @@ def _point(commit: Commit, value: float, found: Mapping[str, Any], index: int, b
     if not all(isinstance(end, int | float) and math.isfinite(end) for end in (low, high)):
         low = high = None
         basis = "none"
-    return Point(commit, value, low, high, basis, max(1, len(samples)), found.get("version"))
+    return HistoryPoint(commit, value, low, high, basis, max(1, len(samples)), found.get("version"))
 
 
 def between_launches(value: float, samples: Sequence[float], launches: int) -> tuple[float, float]:

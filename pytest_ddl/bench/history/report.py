@@ -11,7 +11,7 @@ from typing import Any
 from pytest_ddl.bench.counters.changes import explained_bytes
 from pytest_ddl.bench.history.detect import Change, ChangeVerdict
 from pytest_ddl.bench.history.meaning import FAMILIES, family, leaf, variant, whole_workload, workload
-from pytest_ddl.bench.history.model import History, Problem, Series
+from pytest_ddl.bench.history.model import History, HistoryProblem, Series
 from pytest_ddl.bench.launching.records import Counters
 from pytest_ddl.bench.outcome import INCOMPLETE, OK, WRONG
 from pytest_ddl.github import annotation
@@ -29,7 +29,7 @@ LARGER_MODEL = ChangeVerdict("explained", "the model has more parameters, which 
 
 
 @dataclass(frozen=True)
-class Report:
+class HistoryReport:
     """History with the changes that were found in it."""
 
     history: History
@@ -50,7 +50,7 @@ class Report:
         return _largest_first([one for one in self.changes if one.is_candidate and one.id not in self.accepted])
 
     @property
-    def errors(self) -> list[Problem]:
+    def errors(self) -> list[HistoryProblem]:
         return [one for one in self.history.problems if one.error and one.id not in self.accepted]
 
     @property
@@ -189,7 +189,7 @@ def _is_larger(change: Change, parameters: Series | None) -> bool:
     return after.reduced_bytes <= explained_bytes(before, after)
 
 
-def text_of(report: Report) -> str:
+def text_of(report: HistoryReport) -> str:
     """Return the text for a terminal: regressions, candidates, gaps, and what was not done."""
     history = report.history
     machines = ", ".join(history.machines)
@@ -239,7 +239,7 @@ def _listed(title: str, found: Sequence[Change]) -> list[str]:
     return lines
 
 
-def github_annotations(report: Report) -> str:
+def github_annotations(report: HistoryReport) -> str:
     """Return workflow commands of GitHub Actions: errors for what alerts, warnings for gaps, notices for candidates.
 
     Each of them is one line, with its line feed.
@@ -253,7 +253,7 @@ def github_annotations(report: Report) -> str:
     return "".join(lines)
 
 
-def step_summary(report: Report) -> str:
+def step_summary(report: HistoryReport) -> str:
     """Return Markdown for the summary of a GitHub job."""
     counts = f"{len(report.history.commits)} commits, {len(report.history.series)} series."
     lines = ["## Performance history", "", counts]

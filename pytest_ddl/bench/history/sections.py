@@ -20,7 +20,7 @@ from pytest_ddl.bench.history.meaning import (
     variant,
 )
 from pytest_ddl.bench.history.model import Commit, History, Series, short_id
-from pytest_ddl.bench.history.report import Report
+from pytest_ddl.bench.history.report import HistoryReport
 from pytest_ddl.web.units import DASH, number, scale
 
 ORDER = ("throughput", "efficiency", "step", "overhead", "communication", "first_step", "memory", "energy", "counters")
@@ -63,7 +63,7 @@ def series_title(series: Series) -> str:
     return str(found) if found else (", ".join(value for _, value in series.parameters) or leaf(series.benchmark))
 
 
-def view_section(view: View, report: Report) -> str:
+def view_section(view: View, report: HistoryReport) -> str:
     machine = report.history.machines[view.machine]
     by_family: dict[Family, list[Series]] = defaultdict(list)
     for one in view.series:
@@ -143,7 +143,7 @@ def _trivial(series: Series) -> bool:
     return same and family(series.benchmark).derived and len({point.value for point in series.points}) == 1
 
 
-def _metric(kind: Family, series: Sequence[Series], view: View, report: Report) -> str:
+def _metric(kind: Family, series: Sequence[Series], view: View, report: HistoryReport) -> str:
     names = list(dict.fromkeys(one.benchmark.name for one in sorted(series, key=series_order)))
     about = f'{escape(kind.explanation)} <span class="direction">{_direction(series)}</span>'
     parts = [f'<div class="metric"><h3>{escape(kind.title)}</h3><p class="about">{about}</p>']
@@ -203,7 +203,7 @@ def _table(series: Sequence[Series], view: View, history: History) -> str:
     return f'<details class="table"><summary>Table</summary>{scrollable(caption, table)}</details>'
 
 
-def _counters(kind: Family, series: Sequence[Series], report: Report) -> str:
+def _counters(kind: Family, series: Sequence[Series], report: HistoryReport) -> str:
     """Return counters as a table, because they have no noise and only their changes matter."""
     names = list(dict.fromkeys(one.benchmark.name for one in sorted(series, key=series_order)))
     columns = [next(one for one in series if one.benchmark.name == name).benchmark for name in names]
@@ -230,7 +230,7 @@ def _counters(kind: Family, series: Sequence[Series], report: Report) -> str:
     )
 
 
-def _counter(series: Series, report: Report) -> str:
+def _counter(series: Series, report: HistoryReport) -> str:
     if not series.points:
         return f"<td>{DASH}</td>"
     value = number(series.points[-1].value, 6)

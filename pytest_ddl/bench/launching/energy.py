@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from pytest_ddl.bench.launching.devices import own_devices
 from pytest_ddl.bench.launching.records import EnergyReading
+from pytest_ddl.installing import install_line
 
 NVML_PERIOD = 0.1
 """Maximum seconds between two updates of a GPU's counter: 20 to 100 ms (PETSc's manual, ``-log_view_gpu_energy``)."""
@@ -96,7 +97,7 @@ class Nvml:
         try:
             nvml = self._load()
         except ImportError:
-            raise NoEnergyError("a GPU's energy is read with nvidia-ml-py: pip install 'pytest-ddl[bench]'") from None
+            raise NoEnergyError(f"a GPU's energy is read with nvidia-ml-py: {install_line('bench')}") from None
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as error:

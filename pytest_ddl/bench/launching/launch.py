@@ -20,7 +20,7 @@ from pytest_ddl.bench.launching.pinning import pinned_environ
 from pytest_ddl.bench.launching.records import BenchSpec, Counters, Launch
 from pytest_ddl.bench.launching.remote import LaunchOrders, RankResult, measure_training
 from pytest_ddl.cluster import ship, strays
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.cluster.rotation import ROTATION
 from pytest_ddl.training.settings import RunSettings
 
@@ -85,7 +85,7 @@ def launch(
             harness.offer(address)
             orders = LaunchOrders(address, bench.warm_up, cores_per_replica, bench.energy, canary, bench.count_all)
             answers = cluster.ask(
-                Kind.CALL,
+                RequestKind.CALL,
                 ship.pack(measure_training, (train, settings, orders)),
                 deadline=deadline,
                 patience=lambda body: PARTING if ship.unpack(body).finished else GIVEN_UP,

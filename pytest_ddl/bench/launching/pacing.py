@@ -69,7 +69,7 @@ class _Line:
 
 
 @dataclass(frozen=True)
-class Order:
+class BlockOrder:
     """Order to a rank: run this many steps, or stop (0)."""
 
     steps: int
@@ -266,16 +266,16 @@ class Paced:
         greeting = {"rank": rank, "traces": traces, "process": os.getpid(), "host": host_identity()}
         self._line.send(greeting)
 
-    def order(self) -> Order:
+    def order(self) -> BlockOrder:
         """Wait for the next order; it is to stop if the controller is gone.
 
         There is no deadline here: the controller has one, and ends a rank that exceeds it.
         """
         try:
             order = self._line.receive()
-            return Order(int(order["steps"]), int(order.get("canary", 0)), bool(order["drop"]))
+            return BlockOrder(int(order["steps"]), int(order.get("canary", 0)), bool(order["drop"]))
         except (PacingError, OSError):
-            return Order(0)
+            return BlockOrder(0)
 
     def done(self, seconds: float, traces: int) -> None:
         """Report how long a block took, and how many functions have been traced so far."""

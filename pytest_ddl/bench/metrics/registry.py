@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal, TypeVar
 
+from pytest_ddl.installing import install_line
+
 Suites = Literal["", "always", "weak", "strong", "energy"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -36,7 +38,7 @@ def statistics_package(name: str) -> Any:
         return import_module(name)
     except ImportError:
         package = name.partition(".")[0]
-        raise MissingPackageError(f"{package} is not installed: pip install 'pytest-ddl[bench]'") from None
+        raise MissingPackageError(f"{package} is not installed: {install_line('bench')}") from None
 
 
 @dataclass(frozen=True)

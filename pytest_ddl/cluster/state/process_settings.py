@@ -35,7 +35,7 @@ MISSING: Any = type("Missing", (), {"__repr__": lambda _self: "missing"})()
 
 
 @dataclass(frozen=True)
-class Setting:
+class ProcessSetting:
     """Pair of functions that read and restore a setting."""
 
     read: Callable[[], Any]
@@ -121,35 +121,35 @@ def _set_warnings(filters: Any) -> None:
         pass
 
 
-_SETTINGS: dict[str, Setting] = {
-    DIRECTORY: Setting(_directory, os.chdir),
-    PATH: Setting(lambda: list(sys.path), lambda value: sys.path.__setitem__(slice(None), value)),
-    "sys.argv": Setting(lambda: list(sys.argv), lambda value: sys.argv.__setitem__(slice(None), value)),
-    "the file mode mask": Setting(_umask, os.umask),
-    "the signal handlers": Setting(_handlers, _set_handlers),
-    "the alarm timer": Setting(
+_SETTINGS: dict[str, ProcessSetting] = {
+    DIRECTORY: ProcessSetting(_directory, os.chdir),
+    PATH: ProcessSetting(lambda: list(sys.path), lambda value: sys.path.__setitem__(slice(None), value)),
+    "sys.argv": ProcessSetting(lambda: list(sys.argv), lambda value: sys.argv.__setitem__(slice(None), value)),
+    "the file mode mask": ProcessSetting(_umask, os.umask),
+    "the signal handlers": ProcessSetting(_handlers, _set_handlers),
+    "the alarm timer": ProcessSetting(
         lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0, lambda _value: signal.setitimer(signal.ITIMER_REAL, 0)
     ),
-    "the filters of warnings": Setting(lambda: list(warnings.filters), _set_warnings),
-    "logging": Setting(_loggers, _set_loggers),
-    "sys.stdout": Setting(lambda: sys.stdout, lambda value: setattr(sys, "stdout", value)),
-    "sys.stderr": Setting(lambda: sys.stderr, lambda value: setattr(sys, "stderr", value)),
-    "sys.excepthook": Setting(lambda: sys.excepthook, lambda value: setattr(sys, "excepthook", value)),
-    "threading.excepthook": Setting(
+    "the filters of warnings": ProcessSetting(lambda: list(warnings.filters), _set_warnings),
+    "logging": ProcessSetting(_loggers, _set_loggers),
+    "sys.stdout": ProcessSetting(lambda: sys.stdout, lambda value: setattr(sys, "stdout", value)),
+    "sys.stderr": ProcessSetting(lambda: sys.stderr, lambda value: setattr(sys, "stderr", value)),
+    "sys.excepthook": ProcessSetting(lambda: sys.excepthook, lambda value: setattr(sys, "excepthook", value)),
+    "threading.excepthook": ProcessSetting(
         lambda: threading.excepthook, lambda value: setattr(threading, "excepthook", value)
     ),
-    "the recursion limit": Setting(sys.getrecursionlimit, sys.setrecursionlimit),
-    "the locale": Setting(
+    "the recursion limit": ProcessSetting(sys.getrecursionlimit, sys.setrecursionlimit),
+    "the locale": ProcessSetting(
         lambda: locale.setlocale(locale.LC_ALL), lambda value: locale.setlocale(locale.LC_ALL, value)
     ),
-    "the garbage collector": Setting(gc.isenabled, lambda value: gc.enable() if value else gc.disable()),
-    "the default timeout of sockets": Setting(socket.getdefaulttimeout, socket.setdefaulttimeout),
-    "tempfile.tempdir": Setting(lambda: tempfile.tempdir, lambda value: setattr(tempfile, "tempdir", value)),
-    "the state of random": Setting(random.getstate, random.setstate),
+    "the garbage collector": ProcessSetting(gc.isenabled, lambda value: gc.enable() if value else gc.disable()),
+    "the default timeout of sockets": ProcessSetting(socket.getdefaulttimeout, socket.setdefaulttimeout),
+    "tempfile.tempdir": ProcessSetting(lambda: tempfile.tempdir, lambda value: setattr(tempfile, "tempdir", value)),
+    "the state of random": ProcessSetting(random.getstate, random.setstate),
 }
 
 
-def _framework_settings() -> Iterator[tuple[str, Setting]]:
+def _framework_settings() -> Iterator[tuple[str, ProcessSetting]]:
     """Yield the name and the functions of each setting of the frameworks that this process has imported."""
     for module, settings in (
         ("numpy", _numpy),
@@ -162,11 +162,11 @@ def _framework_settings() -> Iterator[tuple[str, Setting]]:
                 yield f"{module}: {name}", setting
 
 
-def _numpy(np: Any) -> dict[str, Setting]:
+def _numpy(np: Any) -> dict[str, ProcessSetting]:
     return {
-        "floating point errors": Setting(np.geterr, lambda value: np.seterr(**value)),
-        "print options": Setting(np.get_printoptions, lambda value: np.set_printoptions(**value)),
-        "random state": Setting(lambda: _plain(np.random.get_state()), np.random.set_state),
+        "floating point errors": ProcessSetting(np.geterr, lambda value: np.seterr(**value)),
+        "print options": ProcessSetting(np.get_printoptions, lambda value: np.set_printoptions(**value)),
+        "random state": ProcessSetting(lambda: _plain(np.random.get_state()), np.random.set_state),
     }
 
 
@@ -175,45 +175,47 @@ def _plain(state: Any) -> Any:
     return (state[0], state[1].tolist(), *state[2:])
 
 
-def _tensorflow(tf: Any) -> dict[str, Setting]:
+def _tensorflow(tf: Any) -> dict[str, ProcessSetting]:
     config, experimental = tf.config, tf.config.experimental
     return {
-        "functions run eagerly": Setting(config.functions_run_eagerly, config.run_functions_eagerly),
-        "soft device placement": Setting(config.get_soft_device_placement, config.set_soft_device_placement),
-        "optimizer options": Setting(
+        "functions run eagerly": ProcessSetting(config.functions_run_eagerly, config.run_functions_eagerly),
+        "soft device placement": ProcessSetting(config.get_soft_device_placement, config.set_soft_device_placement),
+        "optimizer options": ProcessSetting(
             config.optimizer.get_experimental_options, config.optimizer.set_experimental_options
         ),
-        "just-in-time compilation": Setting(config.optimizer.get_jit, config.optimizer.set_jit),
-        "TensorFloat-32": Setting(
+        "just-in-time compilation": ProcessSetting(config.optimizer.get_jit, config.optimizer.set_jit),
+        "TensorFloat-32": ProcessSetting(
             experimental.tensor_float_32_execution_enabled, experimental.enable_tensor_float_32_execution
         ),
-        "determinism of operations": Setting(adapter.is_deterministic, adapter.set_deterministic),
-        "numeric checks": Setting(
+        "determinism of operations": ProcessSetting(adapter.is_deterministic, adapter.set_deterministic),
+        "numeric checks": ProcessSetting(
             adapter.checks_numerics,
             lambda value: tf.debugging.enable_check_numerics() if value else tf.debugging.disable_check_numerics(),
         ),
-        "debug mode of tf.data": Setting(adapter.debugs_data, adapter.set_debugs_data),
+        "debug mode of tf.data": ProcessSetting(adapter.debugs_data, adapter.set_debugs_data),
         # Setting the seed to its present value restarts its sequence, as in a fresh process.
-        _SEED: Setting(tf_seed, tf.random.set_seed),
-        "random generator": Setting(adapter.global_generator, tf.random.set_global_generator),
-        "strategy scope": Setting(tf.distribute.has_strategy, _cannot("a strategy's scope was entered and never left")),
-        "eager execution": Setting(tf.executing_eagerly, _cannot("eager execution was switched off")),
+        _SEED: ProcessSetting(tf_seed, tf.random.set_seed),
+        "random generator": ProcessSetting(adapter.global_generator, tf.random.set_global_generator),
+        "strategy scope": ProcessSetting(
+            tf.distribute.has_strategy, _cannot("a strategy's scope was entered and never left")
+        ),
+        "eager execution": ProcessSetting(tf.executing_eagerly, _cannot("eager execution was switched off")),
     }
 
 
-def _keras(keras: Any) -> dict[str, Setting]:
+def _keras(keras: Any) -> dict[str, ProcessSetting]:
     config = keras.config
     return {
-        "global state": Setting(adapter.keras_state, adapter.set_keras_state),
-        "floatx": Setting(config.floatx, config.set_floatx),
-        "epsilon": Setting(config.epsilon, config.set_epsilon),
-        "image data format": Setting(config.image_data_format, config.set_image_data_format),
-        "dtype policy": Setting(lambda: config.dtype_policy().name, config.set_dtype_policy),
-        "traceback filtering": Setting(
+        "global state": ProcessSetting(adapter.keras_state, adapter.set_keras_state),
+        "floatx": ProcessSetting(config.floatx, config.set_floatx),
+        "epsilon": ProcessSetting(config.epsilon, config.set_epsilon),
+        "image data format": ProcessSetting(config.image_data_format, config.set_image_data_format),
+        "dtype policy": ProcessSetting(lambda: config.dtype_policy().name, config.set_dtype_policy),
+        "traceback filtering": ProcessSetting(
             config.is_traceback_filtering_enabled,
             lambda value: config.enable_traceback_filtering() if value else config.disable_traceback_filtering(),
         ),
-        "interactive logging": Setting(
+        "interactive logging": ProcessSetting(
             config.is_interactive_logging_enabled,
             lambda value: config.enable_interactive_logging() if value else config.disable_interactive_logging(),
         ),
@@ -221,23 +223,23 @@ def _keras(keras: Any) -> dict[str, Setting]:
     }
 
 
-def _legacy_keras(keras: Any) -> dict[str, Setting]:
+def _legacy_keras(keras: Any) -> dict[str, ProcessSetting]:
     backend, mixed = keras.backend, keras.mixed_precision
     return {
-        "floatx": Setting(backend.floatx, backend.set_floatx),
-        "epsilon": Setting(backend.epsilon, backend.set_epsilon),
-        "image data format": Setting(backend.image_data_format, backend.set_image_data_format),
-        "dtype policy": Setting(lambda: mixed.global_policy().name, mixed.set_global_policy),
+        "floatx": ProcessSetting(backend.floatx, backend.set_floatx),
+        "epsilon": ProcessSetting(backend.epsilon, backend.set_epsilon),
+        "image data format": ProcessSetting(backend.image_data_format, backend.set_image_data_format),
+        "dtype policy": ProcessSetting(lambda: mixed.global_policy().name, mixed.set_global_policy),
         "custom objects": _custom_objects(keras),
     }
 
 
-def _custom_objects(keras: Any) -> Setting:
+def _custom_objects(keras: Any) -> ProcessSetting:
     def refill(value: dict[str, Any]) -> None:
         keras.saving.get_custom_objects().clear()
         keras.saving.get_custom_objects().update(value)
 
-    return Setting(lambda: dict(keras.saving.get_custom_objects()), refill)
+    return ProcessSetting(lambda: dict(keras.saving.get_custom_objects()), refill)
 
 
 def _cannot(what: str) -> Callable[[Any], None]:

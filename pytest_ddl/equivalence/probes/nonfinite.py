@@ -25,7 +25,7 @@ from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.hints import Hint
 from pytest_ddl.records import Array, GradientStage, TrainingRecord, VariableKind
-from pytest_ddl.training.settings import Injection, RunSettings
+from pytest_ddl.training.settings import GradientInjection, RunSettings
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.probes.repeating import CompareOnce
@@ -77,7 +77,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     return report
 
 
-def _judged(again: Report, planted: tuple[Injection, ...]) -> Report:
+def _judged(again: Report, planted: tuple[GradientInjection, ...]) -> Report:
     """Return the report of runs with planted gradients, without findings that one device shows too."""
     refused = fails_on_one_device(again)
     result = again.result(CHECK)
@@ -104,7 +104,7 @@ def _judged(again: Report, planted: tuple[Injection, ...]) -> Report:
     )
 
 
-def _described(planted: tuple[Injection, ...], halved: bool, record: TrainingRecord) -> str:
+def _described(planted: tuple[GradientInjection, ...], halved: bool, record: TrainingRecord) -> str:
     places = [f"{record.variables[p.variable].name} on replica {p.replica} in step {p.step}" for p in planted]
     return " and ".join([*(["half the loss scale"] if halved else []), *(f"inf in {place}" for place in places)])
 
@@ -123,7 +123,7 @@ def _indices(record: TrainingRecord) -> list[int]:
     return sorted(found)
 
 
-def _plans(report: Report, record: TrainingRecord) -> Iterator[tuple[Injection, ...]]:
+def _plans(report: Report, record: TrainingRecord) -> Iterator[tuple[GradientInjection, ...]]:
     """Yield the infinities for each run: the first variable on the last replica, the last one on the first replica.
 
     All other places follow if the caller asked only for this check. If there are more than three steps, the first two
@@ -142,7 +142,7 @@ def _plans(report: Report, record: TrainingRecord) -> Iterator[tuple[Injection, 
         places = []
     for first in range(0, min(max(len(places), 1), _RUNS * len(chosen)), len(chosen)):
         taken = zip(places[first : first + len(chosen)], chosen, strict=False)
-        yield tuple(Injection(step, replica, index, float("inf")) for (index, replica), step in taken)
+        yield tuple(GradientInjection(step, replica, index, float("inf")) for (index, replica), step in taken)
 
 
 def _unscaled(plain: Report, again: Report) -> Finding | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, Fate
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.cluster.state.surroundings import Snapshot
 from pytest_ddl.equivalence.checks.run import place_of
 from pytest_ddl.equivalence.runs.remote import run_training
@@ -162,7 +162,7 @@ class Program:
             if several:
                 stuck = Watchdog(settings.tmp_path, settings.attempt, cluster.num_ranks)
             stuck = stuck if watch is None else watch(cluster, stuck)
-            answers = cluster.ask(Kind.CALL, job, deadline=self.deadline, patience=_patience, stuck=stuck)
+            answers = cluster.ask(RequestKind.CALL, job, deadline=self.deadline, patience=_patience, stuck=stuck)
             ended = time.monotonic()
             ranks = [_rank_record(answer, settings, self.harness.text_of_rank) for answer in answers]
             if any(rank.failed for rank in ranks):

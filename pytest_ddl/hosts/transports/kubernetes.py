@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, TransportError
+from pytest_ddl.hosts.transport import Host, TransportArgumentError, TransportArguments, TransportError
 from pytest_ddl.hosts.transports.programs import output_of
 
 _INSTALL = "install kubectl, and give it access to the cluster"
@@ -23,7 +23,9 @@ class Kubernetes:
     def __init__(self, arguments: TransportArguments) -> None:
         given = arguments.settings(self.defaults)
         if not given["pods"]:
-            raise ArgumentError("the setting pods is missing: add the labels of the pods, kubernetes[pods=app=trainer]")
+            raise TransportArgumentError(
+                "the setting pods is missing: add the labels of the pods, kubernetes[pods=app=trainer]"
+            )
         # A comma would end the setting.
         self._labels = given["pods"].replace(";", ",")
         self._namespace = ["-n", given["namespace"]] if given["namespace"] else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments
+from pytest_ddl.hosts.transport import Host, TransportArgumentError, TransportArguments
 from pytest_ddl.hosts.transports.programs import require
 
 _INSTALL = "install Open MPI (openmpi-bin) or MPICH (mpich)"
@@ -23,7 +23,9 @@ class Mpi:
     def __init__(self, arguments: TransportArguments) -> None:
         file = arguments.settings(self.defaults)["hostfile"]
         if file and arguments.hosts:
-            raise ArgumentError(f"hostfile={file} and --ddl-hosts={arguments.hosts} are both given: leave one out")
+            raise TransportArgumentError(
+                f"hostfile={file} and --ddl-hosts={arguments.hosts} are both given: leave one out"
+            )
         self._hosts = _read(file) if file else arguments.host_list()
 
     def hosts(self) -> Sequence[Host]:
@@ -43,13 +45,13 @@ def _read(file: str) -> list[Host]:
         with open(file, encoding="utf-8") as lines:
             matches = [_LINE.match(line.strip()) for line in lines]
     except OSError as error:
-        raise ArgumentError(
+        raise TransportArgumentError(
             f"hostfile={file} cannot be read ({error.strerror}): give the path of a host file"
         ) from None
     slots: dict[str, list[int]] = {}
     for match in filter(None, matches):
         slots.setdefault(match["name"], []).append(int(match["slots"] or match["after"] or 0))
     if not slots:
-        raise ArgumentError(f"hostfile={file} names no host: write one on each line, such as `a slots=2`")
+        raise TransportArgumentError(f"hostfile={file} names no host: write one on each line, such as `a slots=2`")
     # A host without a number has a slot for each of its lines, or as many as cores if it has one line.
     return [Host(name, slots=sum(each) or (len(each) if len(each) > 1 else 0)) for name, each in slots.items()]

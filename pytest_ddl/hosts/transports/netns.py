@@ -16,7 +16,7 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, TransportError
+from pytest_ddl.hosts.transport import Host, TransportArgumentError, TransportArguments, TransportError
 from pytest_ddl.hosts.transports.programs import require
 
 MAX_HOSTS = 64
@@ -49,13 +49,13 @@ class Netns:
         given = arguments.settings(self.defaults)
         number = given["hosts"]
         if not number.isdigit() or not 1 <= int(number) <= MAX_HOSTS:
-            raise ArgumentError(f"hosts={number!r} is not a number from 1 to {MAX_HOSTS}")
+            raise TransportArgumentError(f"hosts={number!r} is not a number from 1 to {MAX_HOSTS}")
         if given["mbit"] and not (_NUMBER.fullmatch(given["mbit"]) and float(given["mbit"])):
-            raise ArgumentError(f"mbit={given['mbit']!r} is not a positive number of megabits per second")
+            raise TransportArgumentError(f"mbit={given['mbit']!r} is not a positive number of megabits per second")
         if given["delay"] and not _TIME.fullmatch(given["delay"]):
-            raise ArgumentError(f"delay={given['delay']!r} is not a time such as 2ms or 500us")
+            raise TransportArgumentError(f"delay={given['delay']!r} is not a time such as 2ms or 500us")
         if given["tmp"] not in ("shared", "own"):
-            raise ArgumentError(f"tmp={given['tmp']!r} is not shared or own")
+            raise TransportArgumentError(f"tmp={given['tmp']!r} is not shared or own")
         self._own_tmp = given["tmp"] == "own"
         self._mbit, self._delay = given["mbit"], given["delay"]
         self._hosts = [Host(f"host{index}", f"{_NETWORK}{index + 1}") for index in range(int(number))]

@@ -23,7 +23,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, TransportError
+from pytest_ddl.hosts.transport import Host, TransportArgumentError, TransportArguments, TransportError
+from pytest_ddl.installing import install_line
 
 _BRIDGE = str(Path(__file__).with_name("ray_bridge.py"))
 _CONNECT_WAIT = 30.0
@@ -46,15 +47,15 @@ class Ray:
         given = arguments.settings(self.defaults)
         for setting, what in (("hosts", "number of nodes"), ("cpus", "number of CPUs of each node")):
             if (given[setting] or setting != "hosts") and not (given[setting].isdecimal() and int(given[setting])):
-                raise ArgumentError(f"{setting}={given[setting]!r} is not a positive {what}")
+                raise TransportArgumentError(f"{setting}={given[setting]!r} is not a positive {what}")
         try:
             timeout = float(given["timeout"])
         except ValueError:
             timeout = 0.0
         if not 0 < timeout < float("inf"):
-            raise ArgumentError(f"timeout={given['timeout']!r} is not a positive number of seconds")
+            raise TransportArgumentError(f"timeout={given['timeout']!r} is not a positive number of seconds")
         if importlib.util.find_spec("ray") is None:
-            raise TransportError("--ddl-launcher=ray needs the package ray; run `pip install 'pytest-ddl[ray]'`")
+            raise TransportError(f"--ddl-launcher=ray needs the package ray; run `{install_line('ray')}`")
         self._timeout = timeout
         self._wanted: dict[str, Any] = {
             "address": given["address"],

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddl.hosts.transport import (
-    ArgumentError,
     MakeTransport,
     Transport,
+    TransportArgumentError,
     TransportArguments,
     TransportError,
     this_python,
@@ -25,6 +25,7 @@ from pytest_ddl.hosts.transports.ray_nodes import Ray
 from pytest_ddl.hosts.transports.slurm import Slurm
 from pytest_ddl.hosts.transports.ssh import Ssh
 from pytest_ddl.hosts.transports.tf_config import TfConfig
+from pytest_ddl.installing import install_line
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.launcher import Launcher
@@ -107,7 +108,7 @@ def _made(
     if hosts and not arguments.asked_for_hosts:
         with contextlib.suppress(AttributeError):
             transport.close()
-        raise ArgumentError(f"{name} finds its hosts by itself: leave out --ddl-hosts={hosts}")
+        raise TransportArgumentError(f"{name} finds its hosts by itself: leave out --ddl-hosts={hosts}")
     return transport
 
 
@@ -120,5 +121,5 @@ def _needs_execnet(name: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name != "execnet":
             raise
-        needs = f"--ddl-launcher={name} needs the package execnet; run `pip install 'pytest-ddl[hosts]'`"
+        needs = f"--ddl-launcher={name} needs the package execnet; run `{install_line('hosts')}`"
         raise LaunchError(needs) from None

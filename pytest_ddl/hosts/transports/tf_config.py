@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_ddl.hosts import bridge
-from pytest_ddl.hosts.transport import ArgumentError, Host, TransportArguments, TransportError
+from pytest_ddl.hosts.transport import Host, TransportArgumentError, TransportArguments, TransportError
 
 PATH_VARIABLE = "_PYTEST_DDL_TASKS"
 """Environment variable with the path of the controller's Unix socket. Workers of pytest-xdist inherit it."""
@@ -62,7 +62,7 @@ class TfConfig:
 
 
 @dataclass(frozen=True)
-class Job:
+class TfConfigJob:
     """What ``TF_CONFIG`` says."""
 
     own: str
@@ -78,17 +78,17 @@ def check_settings(arguments: TransportArguments) -> tuple[int, float]:
     :raises ArgumentError: if a setting is wrong.
     """
     if arguments.hosts:
-        raise ArgumentError("tf_config takes its hosts from TF_CONFIG; leave --ddl-hosts out")
+        raise TransportArgumentError("tf_config takes its hosts from TF_CONFIG; leave --ddl-hosts out")
     given = arguments.settings(TfConfig.defaults)
     port, wait = given["port"], given["wait"]
     if port and not (port.isdigit() and 0 < int(port) <= _LAST_PORT):
-        raise ArgumentError(f"port={port!r} is not a number from 1 to {_LAST_PORT}")
+        raise TransportArgumentError(f"port={port!r} is not a number from 1 to {_LAST_PORT}")
     if not _SECONDS.fullmatch(wait):
-        raise ArgumentError(f"wait={wait!r} is not a number of seconds")
+        raise TransportArgumentError(f"wait={wait!r} is not a number of seconds")
     return int(port or 0), float(wait)
 
 
-def read_tf_config(text: str) -> Job:
+def read_tf_config(text: str) -> TfConfigJob:
     """Return what a value of ``TF_CONFIG`` says.
 
     :raises TransportError: if it describes no cluster with a chief or a worker 0, or not this task.
@@ -114,7 +114,7 @@ def read_tf_config(text: str) -> Job:
         raise _wrong(text, "the cluster has neither a chief nor a worker")
     if own not in tasks and task["type"] != "evaluator":
         raise _wrong(text, f"the cluster has no task {own}, which is this one")
-    return Job(own, controller, {controller: tasks.pop(controller), **tasks})
+    return TfConfigJob(own, controller, {controller: tasks.pop(controller), **tasks})
 
 
 def _place(text: str) -> tuple[str, int]:

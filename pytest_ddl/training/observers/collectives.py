@@ -102,7 +102,7 @@ def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
     if keys is None or launcher is None:
         yield False
         return
-    current = _Current()
+    current = _CurrentCollectives()
     originals = {name: getattr(launcher, name) for name in _METHODS}
     draw = keys.get_instance_key
     first_devices: dict[Any, Any] = {}
@@ -177,7 +177,7 @@ def _deciding(decided: Callable[[bool], None], is_observed: bool) -> Iterator[No
         yield
 
 
-class _Current(threading.local):
+class _CurrentCollectives(threading.local):
     """Collective that this thread is about to issue."""
 
     built: CollectiveRecord | None = None

@@ -53,7 +53,7 @@ GradientsOfCalls = dict[int, list[tuple[GradientStage, int, dict[int, Array | No
 The integer is the number of the place in a traced function that computes or applies them."""
 
 
-class Gradients(Observer):
+class GradientObserver(Observer):
     """Observer that fills :attr:`~pytest_ddl.records.StepRecord.gradients`."""
 
     def __init__(self, *given: Any) -> None:

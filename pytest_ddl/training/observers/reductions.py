@@ -15,7 +15,7 @@ from pytest_ddl.training import adapter, frames
 from pytest_ddl.training.lines import ALL_REDUCE, GATHER, REDUCE
 from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.observers.collectives import dtype_of, shape_of
-from pytest_ddl.training.observers.gradients import Gradients
+from pytest_ddl.training.observers.gradients import GradientObserver
 from pytest_ddl.training.observers.graphs import GraphObserver
 from pytest_ddl.training.replacing import Replacements
 
@@ -66,7 +66,7 @@ class ReductionObserver(Observer):
 
         op, value = _argument(args, kwargs, 1, "reduce_op"), _argument(args, kwargs, 2, "value")
         given, received = tf.nest.flatten(value), tf.nest.flatten(result)
-        gradients = next((item for item in self.recorder.observers if isinstance(item, Gradients)), None)
+        gradients = next((item for item in self.recorder.observers if isinstance(item, GradientObserver)), None)
         if gradients is not None:
             gradients.add_reduction(ALL_REDUCE, given, where)
         self._asked("all_reduce", _name(op), given, where)
@@ -88,7 +88,7 @@ class ReductionObserver(Observer):
 
         value = kwargs.get("value", next((item for item in args if not hasattr(item, "strategy")), None))
         parts = [self.context.strategy.experimental_local_results(item)[0] for item in tf.nest.flatten(value)]
-        gradients = next((item for item in self.recorder.observers if isinstance(item, Gradients)), None)
+        gradients = next((item for item in self.recorder.observers if isinstance(item, GradientObserver)), None)
         if gradients is not None:
             gradients.add_reduction(GATHER, parts, where)
         self._asked("all_gather", "", parts, where)

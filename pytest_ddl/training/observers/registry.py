@@ -9,7 +9,7 @@ from pytest_ddl.training.observers.casts import Casts
 from pytest_ddl.training.observers.checkpoints import CheckpointObserver
 from pytest_ddl.training.observers.collectives import CollectiveObserver
 from pytest_ddl.training.observers.draws import Draws
-from pytest_ddl.training.observers.gradients import Gradients
+from pytest_ddl.training.observers.gradients import GradientObserver
 from pytest_ddl.training.observers.graphs import GraphObserver
 from pytest_ddl.training.observers.lines import LineObserver
 from pytest_ddl.training.observers.reads import Reads
@@ -23,7 +23,7 @@ OBSERVERS: tuple[type[Observer], ...] = (
     GraphObserver,
     Casts,
     ReductionObserver,
-    Gradients,
+    GradientObserver,
     Reads,
     Draws,
     WriteObserver,

@@ -20,7 +20,7 @@ from asv_bench.studies.asynchronous_program import (
 )
 from asv_bench.studies.asynchronous_report import Cell, accuracy_change, at_target, faster, report
 from pytest_ddl.bench.launching.answers import BenchError
-from pytest_ddl.bench.training_to_target import StepsToTarget, Trial
+from pytest_ddl.bench.training_to_target import StepsToTarget, TargetTrial
 
 BASE = Setting(DOWNPOUR, 2, False, rate=0.1, batch=8, examples=480)
 
@@ -89,7 +89,7 @@ def test_the_report_has_all_tables() -> None:
             cells([0.5, 0.6], [0.9, 0.92], DOWNPOUR),
         )
     ]
-    tuned = StepsToTarget(0.75, (Trial(8, 0.1, 10, 10, 0.7), Trial(16, 0.2, 10, 10, 0.7)))
+    tuned = StepsToTarget(0.75, (TargetTrial(8, 0.1, 10, 10, 0.7), TargetTrial(16, 0.2, 10, 10, 0.7)))
     made = report(found, tuned)
     titles = [table.title for table in made.tables]
     assert [len(table.rows) for table in made.tables[:4]] == [7, 5, 4, 5], titles

@@ -7,9 +7,9 @@ from typing import Any
 
 from pytest_ddl.bench import Counters, Launch, RankTiming
 from pytest_ddl.bench.advice.facts.changed import Notes
-from pytest_ddl.bench.advice.facts.evidence import Evidence
+from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence
 from pytest_ddl.bench.advice.facts.gains import Gain
-from pytest_ddl.bench.advice.facts.measured import Contender, Measured
+from pytest_ddl.bench.advice.turns import Contender, Measured
 from pytest_ddl.bench.launching.records import BenchSpec
 from tests.bench.made import launch
 
@@ -63,7 +63,7 @@ def alone(*seconds: float, together: float = 0.01) -> dict[str, Measured]:
     }
 
 
-def evidence(one: Launch | None = None, gains: dict[str, float] | None = None, **given: Any) -> Evidence:
+def evidence(one: Launch | None = None, gains: dict[str, float] | None = None, **given: Any) -> AdviceEvidence:
     """Evidence of a well-tuned program, with the gains of knobs that differ from it."""
     tuned = dict.fromkeys(
         (
@@ -84,7 +84,7 @@ def evidence(one: Launch | None = None, gains: dict[str, float] | None = None, *
     )
     found = {name: gain(value) for name, value in {**tuned, "batch": 1.05, **(gains or {})}.items()}
     given = {"notes": (notes(0), notes(1)), "measured": alone(0.009, 0.009), **given}
-    return Evidence(one or of_ranks(), gains=found, **given)
+    return AdviceEvidence(one or of_ranks(), gains=found, **given)
 
 
 def times(**seconds: float) -> dict[tuple[str, int], float]:

@@ -11,15 +11,15 @@ import pytest
 
 from pytest_ddl.bench.advice import collecting
 from pytest_ddl.bench.advice.collecting import Collector
-from pytest_ddl.bench.advice.facts.evidence import Evidence, MissingError
-from pytest_ddl.bench.advice.facts.measured import Contender, Measured
+from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence, MissingError
+from pytest_ddl.bench.advice.turns import Contender, Measured
 from pytest_ddl.bench.launching.records import BenchSpec
 from tests.bench.advice.evidence_made import of_ranks
 
 
 def collected(
     monkeypatch: pytest.MonkeyPatch, knob: str, of_knob: Any, turns: Sequence[float] = (0.01,) * 20
-) -> Evidence:
+) -> AdviceEvidence:
     """Ask for a knob whose launch is ``of_knob``, with steady turns; all others have ``turns``."""
 
     def take(_harness: Any, contenders: Sequence[Contender]) -> tuple[dict[str, Measured], dict[str, str]]:
@@ -35,7 +35,7 @@ def collected(
         }, {}
 
     monkeypatch.setattr(collecting, "take_turns", take)
-    found = Evidence(of_ranks(), notes=(SimpleNamespace(loops="steps"),))  # type: ignore[arg-type]
+    found = AdviceEvidence(of_ranks(), notes=(SimpleNamespace(loops="steps"),))  # type: ignore[arg-type]
     collector = Collector(None, print, "multi_worker_mirrored", BenchSpec())  # type: ignore[arg-type]
     assert collector.answer(found, [MissingError(knob=knob)])
     return found

@@ -13,8 +13,8 @@ from pytest_ddl import cli
 from pytest_ddl.bench.advice import confirming
 from pytest_ddl.bench.advice.confirming import Confirmation
 from pytest_ddl.bench.advice.facts.gains import Gain
-from pytest_ddl.bench.advice.program import Program
-from pytest_ddl.bench.advice.reading import EvaluationError, evidence_of, read
+from pytest_ddl.bench.advice.program import AdvisedProgram
+from pytest_ddl.bench.advice.reading import EvaluationFileError, evidence_of, read
 from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, WRONG
 from pytest_ddl.commands import advise as command
 from tests.bench.advice.evidence_made import evidence
@@ -90,7 +90,7 @@ def test_an_evaluation_is_read(file: str, folder: Path, capsys: pytest.CaptureFi
 def test_an_evaluation_has_counts_and_the_share_of_communication(folder: Path) -> None:
     found = evidence_of(read(folder / "matrix.json"), "mirrored[replicas=2]")
     assert found.gain("alone").value == pytest.approx(1.5, rel=0.02)
-    with pytest.raises(EvaluationError, match="is not JSON"):
+    with pytest.raises(EvaluationFileError, match="is not JSON"):
         read(folder / "text.json")
 
 
@@ -103,7 +103,7 @@ def test_a_variant_that_the_evaluation_calls_wrong_gets_no_advice(folder: Path) 
     assert "not shown to be correct (verdict of the evaluation: fail)" in matrix.skipped["mirrored[replicas=2]"]
     data["verdicts"]["one_device"] = {"verdict": "inconclusive"}
     (folder / "wrong.json").write_text(json.dumps(data))
-    with pytest.raises(EvaluationError, match="has no launch to give advice on"):
+    with pytest.raises(EvaluationFileError, match="has no launch to give advice on"):
         read(folder / "wrong.json")
 
 
@@ -190,7 +190,7 @@ def test_a_program_is_imported_where_it_runs(folder: Path) -> None:
     )
     for text in ("package.fine:train", "package/fine.py:train"):
         seen: list[int] = []
-        Program.find(text)(seen)
+        AdvisedProgram.find(text)(seen)
         assert seen == [3]
 
 

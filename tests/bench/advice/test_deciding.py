@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from pytest_ddl.bench.advice.choosing import Choice, Rated, choose, from_matrix
-from pytest_ddl.bench.advice.confirming import Confirmation, Outcome
+from pytest_ddl.bench.advice.confirming import Confirmation, ConfirmationOutcome
 from pytest_ddl.bench.advice.deciding import decide, limit_of, limits
-from pytest_ddl.bench.advice.facts.evidence import Evidence, MissingError
+from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence, MissingError
 from pytest_ddl.bench.advice.facts.gains import Gain, from_share, gain_of, noise_of, resampled
-from pytest_ddl.bench.advice.text import Report
+from pytest_ddl.bench.advice.text import AdviceReport
 from tests.bench.advice.evidence_made import SEVERAL, alone, evidence, gain, notes, of_ranks
 from tests.bench.made import matrix
 
@@ -38,7 +38,7 @@ def test_a_well_tuned_program_gets_no_advice() -> None:
     assert not decision.advice
     assert not decision.missing
     assert limit_of(evidence(), decision) == "compute"
-    assert "nothing: no rule applies" in str(Report(CHOICE, evidence(), decision))
+    assert "nothing: no rule applies" in str(AdviceReport(CHOICE, evidence(), decision))
 
 
 def test_what_limits_a_program_without_advice_is_its_largest_part() -> None:
@@ -54,7 +54,7 @@ def test_questions_are_answered_until_no_rule_asks() -> None:
     del problem.gains["packs"]
     asked = []
 
-    def answer(given: Evidence, missing: object) -> bool:
+    def answer(given: AdviceEvidence, missing: object) -> bool:
         for error in missing:  # type: ignore[attr-defined]
             asked.append(error.knob or error.collective)
             if error.knob:
@@ -74,13 +74,13 @@ def test_what_cannot_be_measured_is_said() -> None:
     del problem.gains["parallel"]
     decision = decide(problem, lambda _evidence, missing: not all(error.reason for error in missing))
     assert set(decision.missing) == {"parallel-map", "slow-input"}
-    text = str(Report(CHOICE, problem, decision))
+    text = str(AdviceReport(CHOICE, problem, decision))
     assert "not judged: slow-input: a launch with parallel: the program reads arrays" in text
 
 
 def test_a_matrix_alone_judges_counts_and_names_the_rest() -> None:
     launch = replace(of_ranks(), counters=replace(of_ranks().counters, misplaced=("w: CPU:0",)))
-    decision = decide(Evidence(launch))
+    decision = decide(AdviceEvidence(launch))
     assert [one.rule.id for one in decision.advice] == ["misplaced-variables"]
     assert "slow-input" in decision.missing
 
@@ -89,7 +89,7 @@ def test_a_report_has_measurement_gain_source_and_json() -> None:
     problem = evidence(gains={"cached": 4.0, "parallel": 3.5})
     decision = decide(problem)
     held = Confirmation("parallel", gain(3.4), (3.3, 3.4, 3.5), decision.advice[0].found.gain)
-    report = Report(CHOICE, problem, decision, held)
+    report = AdviceReport(CHOICE, problem, decision, held)
     text = " ".join(str(report).split())
     assert "what limits it: input" in text
     assert "1. parallel-map: give every Dataset.map" in text
@@ -103,23 +103,28 @@ def test_a_report_has_measurement_gain_source_and_json() -> None:
 
 def test_an_upper_bound_need_not_be_reached() -> None:
     measured, expected = Gain(5.0, 4.5, 5.5), Gain(9.5, 8.7, 10.4)
-    assert Confirmation("base", measured, (5.0, 5.0), expected, at_most=True).outcome is Outcome.HELD
+    assert Confirmation("base", measured, (5.0, 5.0), expected, at_most=True).outcome is ConfirmationOutcome.HELD
     assert "expected at most 9.5" in str(Confirmation("base", measured, (5.0, 5.0), expected, at_most=True))
-    assert Confirmation("base", Gain(0.9, 0.8, 0.99), (0.9, 0.9), expected, at_most=True).outcome is Outcome.FAILED
+    assert (
+        Confirmation("base", Gain(0.9, 0.8, 0.99), (0.9, 0.9), expected, at_most=True).outcome
+        is ConfirmationOutcome.FAILED
+    )
 
 
 @pytest.mark.parametrize(
     ("measured", "expected", "outcome"),
     [
-        (Gain(2.0, 1.7, 2.3), gain(2.0), Outcome.HELD),
-        (Gain(2.0, 1.7, 2.3), None, Outcome.HELD),
+        (Gain(2.0, 1.7, 2.3), gain(2.0), ConfirmationOutcome.HELD),
+        (Gain(2.0, 1.7, 2.3), None, ConfirmationOutcome.HELD),
         # Faster, but by less than what was expected.
-        (Gain(1.2, 1.1, 1.3), gain(2.0), Outcome.FAILED),
-        (Gain(0.8, 0.7, 0.9), None, Outcome.FAILED),
-        (Gain(1.2, 0.6, 2.4), gain(2.0), Outcome.OPEN),
+        (Gain(1.2, 1.1, 1.3), gain(2.0), ConfirmationOutcome.FAILED),
+        (Gain(0.8, 0.7, 0.9), None, ConfirmationOutcome.FAILED),
+        (Gain(1.2, 0.6, 2.4), gain(2.0), ConfirmationOutcome.OPEN),
     ],
 )
-def test_a_confirmation_is_judged_by_intervals(measured: Gain, expected: Gain | None, outcome: Outcome) -> None:
+def test_a_confirmation_is_judged_by_intervals(
+    measured: Gain, expected: Gain | None, outcome: ConfirmationOutcome
+) -> None:
     assert Confirmation("parallel", measured, (1.0, 2.0), expected).outcome is outcome
 
 
@@ -145,7 +150,7 @@ def test_the_slowest_rank_is_found_and_its_gain() -> None:
     assert rank == 1
     assert found.value == pytest.approx(2.0)
     with pytest.raises(MissingError):
-        Evidence(of_ranks()).slowest_rank()
+        AdviceEvidence(of_ranks()).slowest_rank()
 
 
 STALLS = [0.01, 0.01, 0.01, 0.01, 0.06] * 8

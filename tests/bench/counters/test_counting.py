@@ -14,7 +14,7 @@ from pytest_ddl.bench.launching import counting
 from pytest_ddl.bench.launching.counting import reduction_ratio, wire_bytes
 from pytest_ddl.bench.launching.executions import Executions
 from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.harness import process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.records import CollectiveRecord, GraphRecord
@@ -44,7 +44,7 @@ class Counts:
             spec = harness.registry.parse_variant(strategy)
             with harness.cluster(spec, DdlMark(device="cpu")) as cluster:
                 job = ship.pack(programs.count, (missing, str(self.folder)), settings)
-                answers = cluster.ask(Kind.CALL, job, deadline=time.monotonic() + 300)
+                answers = cluster.ask(RequestKind.CALL, job, deadline=time.monotonic() + 300)
             assert all(answer.ok for answer in answers), [(one.failure, one.stdout, one.stderr) for one in answers]
             told = [ship.unpack(answer.body) for answer in answers]
             for name in missing:

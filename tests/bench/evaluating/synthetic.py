@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_ddl.bench.evaluating.records import Cell, Curve, Evaluation, Identity, Verdict
+from pytest_ddl.bench.evaluating.records import CellVerdict, EvaluatedCell, Evaluation, Identity, TrainingCurve
 from pytest_ddl.bench.launching.records import Counters, EnergyReading
-from pytest_ddl.bench.training_to_target import Trial
+from pytest_ddl.bench.training_to_target import TargetTrial
 from tests.bench import made
 
-ONE = Cell("one_device", 1, "one_device", 32)
-TWO = Cell("mirrored", 2, "mirrored[replicas=2]", 64)
-WORKERS = Cell("parameter_server", 2, "parameter_server[workers=2,ps=1,processes=shared]", 32, kind="asynchronous")
-COPIES = Cell("central_storage", 2, "central_storage[replicas=2]", 64, kind="copies")
-ABSENT = Cell("tpu", 1, "tpu", 32, reason="needs a TPU, and this machine has none")
+ONE = EvaluatedCell("one_device", 1, "one_device", 32)
+TWO = EvaluatedCell("mirrored", 2, "mirrored[replicas=2]", 64)
+WORKERS = EvaluatedCell(
+    "parameter_server", 2, "parameter_server[workers=2,ps=1,processes=shared]", 32, kind="asynchronous"
+)
+COPIES = EvaluatedCell("central_storage", 2, "central_storage[replicas=2]", 64, kind="copies")
+ABSENT = EvaluatedCell("tpu", 1, "tpu", 32, reason="needs a TPU, and this machine has none")
 SEEDS = (1, 2, 3, 4, 5)
 EPOCH = 4
 """Steps of an epoch with a batch of 32."""
@@ -52,8 +54,8 @@ def identity(**given: Any) -> Identity:
 
 
 def curve(
-    cell: Cell, seed: int, accuracy: float | None = 0.9, epochs: int = 6, speed: float = 0.5, **given: Any
-) -> Curve:
+    cell: EvaluatedCell, seed: int, accuracy: float | None = 0.9, epochs: int = 6, speed: float = 0.5, **given: Any
+) -> TrainingCurve:
     """A training whose loss falls by ``speed`` in each epoch; the seed moves it a little."""
     length = max(1, EPOCH * ONE.batch // cell.batch)
     losses = [(1 + 0.01 * seed) * speed ** (step / length) for step in range(1, length * epochs + 1)]
@@ -63,25 +65,27 @@ def curve(
         values["test_accuracy"] = tuple(
             (length * epoch, round(accuracy - 0.1 / epoch + 0.01 * (seed % 2), 6)) for epoch in range(1, epochs + 1)
         )
-    return Curve(cell.variant, cell.batch, seed, tuple(losses), tuple(marks), values, **given)
+    return TrainingCurve(cell.variant, cell.batch, seed, tuple(losses), tuple(marks), values, **given)
 
 
-def curves(cell: Cell, accuracy: float | None = 0.9, seeds: Sequence[int] = SEEDS, **given: Any) -> tuple[Curve, ...]:
+def curves(
+    cell: EvaluatedCell, accuracy: float | None = 0.9, seeds: Sequence[int] = SEEDS, **given: Any
+) -> tuple[TrainingCurve, ...]:
     return tuple(curve(cell, seed, accuracy, **given) for seed in seeds)
 
 
-def references(accuracy: float | None = 0.9, seeds: Sequence[int] = SEEDS) -> tuple[Curve, ...]:
+def references(accuracy: float | None = 0.9, seeds: Sequence[int] = SEEDS) -> tuple[TrainingCurve, ...]:
     """Trainings of one device with the batches of all cells, without an effect of rounding."""
-    found: tuple[Curve, ...] = ()
+    found: tuple[TrainingCurve, ...] = ()
     for batch in (32, 64):
-        cell = Cell("one_device", 1, "one_device", batch)
+        cell = EvaluatedCell("one_device", 1, "one_device", batch)
         found += curves(cell, accuracy, seeds) + curves(cell, accuracy, seeds[:3], moved=True)
     return found
 
 
 def evaluation(
     times: dict[str, Sequence[float]] | None = None,
-    cells: Sequence[Cell] = (ONE, TWO, WORKERS, COPIES, ABSENT),
+    cells: Sequence[EvaluatedCell] = (ONE, TWO, WORKERS, COPIES, ABSENT),
     **given: Any,
 ) -> Evaluation:
     """A complete evaluation in which everything is correct; further fields by name."""
@@ -105,7 +109,7 @@ def evaluation(
         for cell in ran
         if cell.variant in seconds
     )
-    trained: tuple[Curve, ...] = references()
+    trained: tuple[TrainingCurve, ...] = references()
     for cell in ran:
         if not cell.is_reference:
             stale = {"0": 20, "1": 4} if cell.kind == "asynchronous" else None
@@ -116,9 +120,9 @@ def evaluation(
         "started": "2026-01-01 00:00 UTC",
         "command": "pytest-ddl evaluate train:train",
         "curves": trained,
-        "verdicts": {cell.variant: Verdict("pass", "matches one device") for cell in ran if not cell.is_reference},
+        "verdicts": {cell.variant: CellVerdict("pass", "matches one device") for cell in ran if not cell.is_reference},
         "launches": launches,
-        "trials": tuple(Trial(batch, 0.1, steps, steps, 0.2) for batch, steps in ((16, 40), (32, 22), (64, 14))),
+        "trials": tuple(TargetTrial(batch, 0.1, steps, steps, 0.2) for batch, steps in ((16, 40), (32, 22), (64, 14))),
         "swept": (16, 32, 64),
         "target": 0.3,
         "complete": True,

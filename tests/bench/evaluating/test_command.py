@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_ddl.bench.evaluating import store
-from pytest_ddl.bench.evaluating.records import Evaluation, Verdict
-from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
+from pytest_ddl.bench.evaluating.records import CellVerdict, Evaluation
+from pytest_ddl.bench.evaluating.running import EvaluationError, EvaluationRunner
 from pytest_ddl.bench.outcome import INTERRUPTED
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.commands import evaluate as command
@@ -46,7 +46,7 @@ class Ending:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.started_with: list[Evaluation] = []
         self.result: Evaluation | BaseException = evaluation()
-        monkeypatch.setattr(Runner, "run", self._run)
+        monkeypatch.setattr(EvaluationRunner, "run", self._run)
         monkeypatch.setattr(command.Harness, "warm_up", lambda _self: None)
 
     def _run(self, given: Evaluation) -> Evaluation:
@@ -146,7 +146,7 @@ def test_an_evaluation_is_written_and_ends_with_0(
 
 def test_a_wrong_cell_ends_with_1(folder: Path, ending: Ending, capsys: pytest.CaptureFixture[str]) -> None:
     one = evaluation()
-    ending.result = replace(one, verdicts={**one.verdicts, TWO.variant: Verdict("fail", "gradient-scaled: twice")})
+    ending.result = replace(one, verdicts={**one.verdicts, TWO.variant: CellVerdict("fail", "gradient-scaled: twice")})
     assert command.main(options("own_training:train")) == command.WRONG
     assert f"error: the training is wrong under {TWO.variant}" in capsys.readouterr().err
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddl.bench.evaluating import judging
-from pytest_ddl.bench.evaluating.records import Curve, Evaluation
+from pytest_ddl.bench.evaluating.records import Evaluation, TrainingCurve
 from tests.bench.evaluating.synthetic import COPIES, ONE, SEEDS, TWO, curve, curves, evaluation, references
 
 
 def ending(cell_finals: dict[int, float], noise: dict[int, float] | None = None) -> Evaluation:
     """An evaluation in which one device ends with 0.5, and ``mirrored`` with the given finals by seed."""
 
-    def with_final(one: Curve, value: float) -> Curve:
+    def with_final(one: TrainingCurve, value: float) -> TrainingCurve:
         return replace(one, values={"test_loss": ((24, value),)})
 
     found = [with_final(one, 0.5 + 0.001 * one.seed) for one in references() if not one.moved]
@@ -27,7 +27,7 @@ def ending(cell_finals: dict[int, float], noise: dict[int, float] | None = None)
     return evaluation(cells=(ONE, TWO), curves=(*found, *mine))
 
 
-def difference(one: Evaluation) -> judging.Difference:
+def difference(one: Evaluation) -> judging.PairedDifference:
     return judging.differences(one, "test_loss")[TWO.variant]
 
 
@@ -127,7 +127,7 @@ def test_holm_is_monotonous_and_at_most_one() -> None:
     ],
 )
 def test_the_compared_number_is_chosen_by_its_name(names: list[str], chosen: str) -> None:
-    one = Curve("one_device", 32, 1, (1.0,), (0,), dict.fromkeys(names, ((1, 0.5),)))
+    one = TrainingCurve("one_device", 32, 1, (1.0,), (0,), dict.fromkeys(names, ((1, 0.5),)))
     assert judging.choose_metric([one]) == chosen
 
 
@@ -139,7 +139,7 @@ def test_a_wanted_number_must_be_reported() -> None:
 
 
 def test_the_first_step_at_the_target_counts() -> None:
-    one = Curve("one_device", 8, 1, (4.0, 3.0, 2.0, 1.0, 0.0), (0,))
+    one = TrainingCurve("one_device", 8, 1, (4.0, 3.0, 2.0, 1.0, 0.0), (0,))
     assert judging.steps_to(one, 2.0, window=8) == 3
     # The mean of two steps is 2.5 at step 3, and 1.5 at step 4.
     assert judging.steps_to(one, 2.0, window=16) == 4
@@ -147,12 +147,12 @@ def test_the_first_step_at_the_target_counts() -> None:
 
 
 def test_a_loss_that_is_missing_or_infinite_does_not_reach_a_target() -> None:
-    one = Curve("one_device", 8, 1, (4.0, None, 1.0, math.nan, 1.0, 1.0), (0,))
+    one = TrainingCurve("one_device", 8, 1, (4.0, None, 1.0, math.nan, 1.0, 1.0), (0,))
     assert judging.steps_to(one, 2.0, window=16) == 6
 
 
 def test_running_means_count_at_the_ends_of_epochs() -> None:
-    one = Curve("one_device", 8, 1, (4.0, 1.0, 0.9, 0.8), (0, 2), running_mean=True)
+    one = TrainingCurve("one_device", 8, 1, (4.0, 1.0, 0.9, 0.8), (0, 2), running_mean=True)
     assert judging.steps_to(one, 1.0, window=8) == 2
     assert judging.steps_to(one, 0.85, window=8) == 4
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddl.bench.evaluating import judging
-from pytest_ddl.bench.evaluating.ranking import _Entry, noisy, rank, ranks_of
-from pytest_ddl.bench.evaluating.records import Evaluation, Verdict
+from pytest_ddl.bench.evaluating.ranking import _Ranked, noisy, rank, ranks_of
+from pytest_ddl.bench.evaluating.records import CellVerdict, Evaluation
 from tests.bench.evaluating.synthetic import ABSENT, COPIES, ONE, TWO, WORKERS, curves, evaluation, references
 
 FAST, SLOW = [0.0010, 0.00101, 0.00099], [0.0050, 0.0051, 0.0049]
@@ -53,13 +53,13 @@ def test_steps_that_differ_from_run_to_run_are_noise() -> None:
     """Steps of a seed in which asynchronous training differs from one device; others have the same in each run."""
     pace = [math.log(one) for one in (0.001, 0.00101, 0.00099)]
     still, moving = [0.3] * 5, [0.0, 0.9, 0.1, 0.8, -0.3]
-    assert ranks_of({"a": _Entry(0.0, pace, still), "b": _Entry(0.4, pace, still)}) == {"a": 1, "b": 2}
-    assert ranks_of({"a": _Entry(0.0, pace, still), "b": _Entry(0.4, pace, moving)}) == {"a": 1, "b": 1}
+    assert ranks_of({"a": _Ranked(0.0, pace, still), "b": _Ranked(0.4, pace, still)}) == {"a": 1, "b": 2}
+    assert ranks_of({"a": _Ranked(0.0, pace, still), "b": _Ranked(0.4, pace, moving)}) == {"a": 1, "b": 1}
 
 
 def test_a_wrong_cell_is_not_ranked_however_fast() -> None:
     one = evaluation(times(two=[1e-5] * 3))
-    wrong = Verdict("fail", "gradient-scaled: too large", ("gradient-scaled",), "the report")
+    wrong = CellVerdict("fail", "gradient-scaled: too large", ("gradient-scaled",), "the report")
     one = replace(one, verdicts={**one.verdicts, TWO.variant: wrong})
     assert TWO.variant not in ranks(one)
     assert unranked(one)[TWO.variant] == "WRONG"
@@ -69,7 +69,7 @@ def test_a_wrong_cell_is_not_ranked_however_fast() -> None:
 @pytest.mark.parametrize(("verdict", "is_ranked"), [("pass", True), ("known", True), ("inconclusive", False)])
 def test_only_what_is_shown_to_be_correct_is_ranked(verdict: str, is_ranked: bool) -> None:
     one = evaluation(times())
-    one = replace(one, verdicts={**one.verdicts, TWO.variant: Verdict(verdict, "…")})
+    one = replace(one, verdicts={**one.verdicts, TWO.variant: CellVerdict(verdict, "…")})
     assert (TWO.variant in ranks(one)) is is_ranked
 
 
@@ -102,9 +102,9 @@ def test_without_a_target_the_time_of_an_example_is_ranked() -> None:
     assert found.best == [TWO.variant]
 
 
-def entry(steps: float, seconds: float, noise: float, generator: random.Random, launches: int = 3) -> _Entry:
+def entry(steps: float, seconds: float, noise: float, generator: random.Random, launches: int = 3) -> _Ranked:
     pace = [math.log(seconds) + generator.gauss(0, noise) for _ in range(launches)]
-    return _Entry(math.log(steps), pace)
+    return _Ranked(math.log(steps), pace)
 
 
 @pytest.mark.parametrize("noise", [0.03, 0.1, 0.3])
@@ -119,8 +119,8 @@ def test_equal_cells_have_different_ranks_as_rarely_as_the_level_says(noise: flo
 
 def test_the_spread_of_others_counts_for_cells_whose_launches_agree() -> None:
     """Two cells differ by 20 %. Others show that launches of this machine differ by 10 %."""
-    two = {name: _Entry(0.0, [log, log + 0.01, log - 0.01]) for name, log in (("a", 0.0), ("b", 0.2))}
-    others = {name: _Entry(0.0, [2.0, 2.1, 1.9]) for name in "cde"}
+    two = {name: _Ranked(0.0, [log, log + 0.01, log - 0.01]) for name, log in (("a", 0.0), ("b", 0.2))}
+    others = {name: _Ranked(0.0, [2.0, 2.1, 1.9]) for name in "cde"}
     assert ranks_of(two) == {"a": 1, "b": 2}
     assert [ranks_of({**two, **others})[name] for name in "ab"] == [1, 1]
 
@@ -138,7 +138,7 @@ def test_a_repeated_evaluation_gives_the_same_ranks() -> None:
 
 def test_a_shared_spread_counts_its_degrees_of_freedom_once() -> None:
     """Two cells of two launches: t = 4.30 with 2 degrees of freedom. With 4 they would be separate (t = 2.78)."""
-    entries = {"a": _Entry(0.0, [0.0, 0.1]), "b": _Entry(0.0, [0.25, 0.35])}
+    entries = {"a": _Ranked(0.0, [0.0, 0.1]), "b": _Ranked(0.0, [0.25, 0.35])}
     # The difference is 3.5 standard errors.
     assert ranks_of(entries) == {"a": 1, "b": 1}
 
@@ -154,7 +154,7 @@ def test_a_cell_that_ends_in_nan_has_no_rank() -> None:
 
 
 def test_launches_that_agree_by_chance_separate_nothing() -> None:
-    entries = {name: _Entry(0.0, [log, log + 1e-4, log - 1e-4]) for name, log in (("a", 0.0), ("b", 0.05))}
+    entries = {name: _Ranked(0.0, [log, log + 1e-4, log - 1e-4]) for name, log in (("a", 0.0), ("b", 0.05))}
     assert ranks_of(entries) == {"a": 1, "b": 1}
 
 

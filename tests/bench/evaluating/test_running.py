@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from pytest_ddl.bench.evaluating import running
-from pytest_ddl.bench.evaluating.plan import Plan, cells_of, cores_for, learning_rate_of
-from pytest_ddl.bench.evaluating.records import Cell, Curve, Evaluation
-from pytest_ddl.bench.evaluating.running import EvaluationError, Runner
+from pytest_ddl.bench.evaluating.plan import EvaluationPlan, cells_of, cores_for, learning_rate_of
+from pytest_ddl.bench.evaluating.records import EvaluatedCell, Evaluation, TrainingCurve
+from pytest_ddl.bench.evaluating.running import EvaluationError, EvaluationRunner
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.outcome import UsageError
-from pytest_ddl.bench.training_to_target import StepsToTarget, Trial
+from pytest_ddl.bench.training_to_target import StepsToTarget, TargetTrial
 from pytest_ddl.hosts.placement import place
 from pytest_ddl.strategies.registry import StrategyRegistry
 from pytest_ddl.strategies.spec import Topology
@@ -25,7 +25,7 @@ from tests.bench import made
 from tests.bench.evaluating.synthetic import ABSENT, COPIES, ONE, TWO, WORKERS, curve, identity
 
 
-def plan(**given: Any) -> Plan:
+def plan(**given: Any) -> EvaluationPlan:
     fields = {
         "batch": 32,
         "batch_rule": "replica",
@@ -40,7 +40,7 @@ def plan(**given: Any) -> Plan:
         "timeout": 60.0,
         "seconds": 1.0,
     }
-    return Plan(**{**fields, **given})
+    return EvaluationPlan(**{**fields, **given})
 
 
 def harness(missing: str = "") -> Any:
@@ -53,7 +53,7 @@ def harness(missing: str = "") -> Any:
     )
 
 
-def fresh(*cells: Cell) -> Evaluation:
+def fresh(*cells: EvaluatedCell) -> Evaluation:
     return Evaluation(identity(), cells, "now", "command")
 
 
@@ -69,13 +69,13 @@ class Stage:
         """Step times of the next launches of a variant."""
         self.launches = 9
         """Launches of a variant after which one fails."""
-        monkeypatch.setattr(Runner, "_train_once", self._train)
+        monkeypatch.setattr(EvaluationRunner, "_train_once", self._train)
         monkeypatch.setattr("pytest_ddl.equivalence.runs.api.check_training", self._check)
         monkeypatch.setattr("pytest_ddl.bench.launching.launch.launch", self._launch)
         monkeypatch.setattr("pytest_ddl.bench.training_to_target.steps_to_target", self._sweep)
 
     def run(self, evaluation: Evaluation, train: Callable[..., Any] = lambda run: None, **given: Any) -> Evaluation:
-        return Runner(harness(), train, plan(**given), self.told.append, self.kept.append).run(evaluation)
+        return EvaluationRunner(harness(), train, plan(**given), self.told.append, self.kept.append).run(evaluation)
 
     def _did(self, what: str) -> None:
         self.done.append(what)
@@ -83,9 +83,9 @@ class Stage:
             if what.startswith(name):
                 raise error
 
-    def _train(self, cell: Cell, batch: int, seed: int, moved: bool = False) -> Curve:
+    def _train(self, cell: EvaluatedCell, batch: int, seed: int, moved: bool = False) -> TrainingCurve:
         self._did(f"train {cell.variant} {batch} {seed}{' moved' if moved else ''}")
-        return curve(Cell(cell.strategy, cell.replicas, cell.variant, batch), seed, moved=moved)
+        return curve(EvaluatedCell(cell.strategy, cell.replicas, cell.variant, batch), seed, moved=moved)
 
     def _check(self, _train: Any, variant: str, **given: Any) -> Any:
         self._did(f"check {variant} {given['global_batch_size']}")
@@ -101,7 +101,7 @@ class Stage:
     def _sweep(self, train: Any, target: float, batches: list[int], rates: list[float], **given: Any) -> StepsToTarget:
         self._did(f"sweep {batches[0]} {rates}")
         train(None, learning_rate=rates[0])  # must take a learning rate
-        return StepsToTarget(target, tuple(Trial(batches[0], rate, int(100 / rate), 100, 0.1) for rate in rates))
+        return StepsToTarget(target, tuple(TargetTrial(batches[0], rate, int(100 / rate), 100, 0.1) for rate in rates))
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_an_interrupted_evaluation_repeats_no_part(stage: Stage, after: int) -> 
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Runner(harness(), lambda run: None, plan(), stage.told.append, stop).run(fresh(ONE, TWO))
+        EvaluationRunner(harness(), lambda run: None, plan(), stage.told.append, stop).run(fresh(ONE, TWO))
     again = stage.run(stage.kept[-1])
     assert stage.done == everything
     assert again.curves == whole.curves
@@ -337,8 +337,8 @@ def test_the_learning_rate_is_the_default_of_its_parameter() -> None:
 
 
 def test_the_rate_beyond_the_best_is_tried() -> None:
-    def trials(**steps: int | None) -> list[Trial]:
-        return [Trial(8, float(rate[1:]), number, 1, 0.0) for rate, number in steps.items()]
+    def trials(**steps: int | None) -> list[TargetTrial]:
+        return [TargetTrial(8, float(rate[1:]), number, 1, 0.0) for rate, number in steps.items()]
 
     assert running._beyond(trials(r1=9, r2=5)) == [4.0]
     assert running._beyond(trials(r1=5, r2=9)) == [0.5]

@@ -9,13 +9,13 @@ import html5lib
 import pytest
 
 from pytest_ddl.bench.evaluating import page, pictures, table
-from pytest_ddl.bench.evaluating.records import Evaluation, Verdict
-from pytest_ddl.bench.evaluating.table import Row, Summary
+from pytest_ddl.bench.evaluating.records import CellVerdict, Evaluation
+from pytest_ddl.bench.evaluating.table import EvaluationSummary, Row
 from tests.bench.evaluating.synthetic import ABSENT, COPIES, ONE, SEEDS, TWO, WORKERS, curves, evaluation, references
 
 
 def row_of(one: Evaluation, variant: str) -> tuple[Row, list[str]]:
-    summary = Summary(one)
+    summary = EvaluationSummary(one)
     return next(row for row in summary.rows if row.variant == variant), summary.notes
 
 
@@ -26,12 +26,14 @@ def noted(text: str, notes: list[str]) -> str:
 
 def wrong() -> Evaluation:
     one = evaluation()
-    verdict = Verdict("fail", "gradient-scaled: the update is twice too large", ("gradient-scaled",), "ALL <details>")
+    verdict = CellVerdict(
+        "fail", "gradient-scaled: the update is twice too large", ("gradient-scaled",), "ALL <details>"
+    )
     return replace(one, verdicts={**one.verdicts, TWO.variant: verdict})
 
 
 def test_every_cell_has_a_row_in_the_order_of_ranks() -> None:
-    rows = Summary(evaluation()).rows
+    rows = EvaluationSummary(evaluation()).rows
     assert {row.variant for row in rows} == {cell.variant for cell in (ONE, TWO, WORKERS, COPIES, ABSENT)}
     assert rows[-1].variant == ABSENT.variant
     assert [row.rank for row in rows[:-1]] == sorted(row.rank for row in rows[:-1])
@@ -82,13 +84,13 @@ def test_a_wrong_cell_is_marked_and_not_ranked() -> None:
     assert "gradient-scaled" in noted(row.correct, notes)
     assert row.rank.startswith("- [")
     assert noted(row.rank, notes) == "no rank: WRONG"
-    assert any("its speed has no meaning" in text.lower() for text in table.warnings_of(Summary(wrong())))
+    assert any("its speed has no meaning" in text.lower() for text in table.warnings_of(EvaluationSummary(wrong())))
 
 
 @pytest.mark.parametrize(("verdict", "word"), [("inconclusive", "undecided ["), ("known", "known [")])
 def test_other_verdicts_are_shown_with_their_reason(verdict: str, word: str) -> None:
     one = evaluation()
-    one = replace(one, verdicts={**one.verdicts, TWO.variant: Verdict(verdict, "rounding is too large")})
+    one = replace(one, verdicts={**one.verdicts, TWO.variant: CellVerdict(verdict, "rounding is too large")})
     row, notes = row_of(one, TWO.variant)
     assert row.correct.startswith(word)
     assert "rounding is too large" in noted(row.correct, notes)
@@ -119,7 +121,7 @@ def test_too_few_seeds_are_told_in_words() -> None:
 
 
 def test_the_terminal_has_every_column_and_note() -> None:
-    text = table.text(Summary(wrong()))
+    text = table.text(EvaluationSummary(wrong()))
     assert text.startswith("Shortest time to a training loss of 0.3: ")
     for title in ("rank", "against one device", "seconds to loss 0.3", "MiB of each rank", "staleness"):
         assert title in text
@@ -129,13 +131,13 @@ def test_the_terminal_has_every_column_and_note() -> None:
 
 def test_an_unfinished_evaluation_says_so() -> None:
     one = replace(evaluation(), launches=(), trials=(), swept=(), complete=False, curves=evaluation().curves[:5])
-    text = table.text(Summary(one))
+    text = table.text(EvaluationSummary(one))
     assert "not complete" in text
     assert "No cell could be ranked" in text
 
 
 def test_the_page_is_whole_and_loads_nothing(tmp_path: Path) -> None:
-    written = page.write(Summary(wrong()), tmp_path)
+    written = page.write(EvaluationSummary(wrong()), tmp_path)
     assert {path.name for path in written} == {
         "index.html",
         "table.md",
@@ -153,12 +155,12 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path: Path) -> None:
 def test_pictures_without_data_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "scaling.svg").write_text("of an earlier evaluation")
     one = replace(evaluation(), launches=(), trials=(), swept=())
-    assert [path.name for path in pictures.draw(Summary(one), tmp_path)] == ["learning.svg"]
+    assert [path.name for path in pictures.draw(EvaluationSummary(one), tmp_path)] == ["learning.svg"]
     assert not (tmp_path / "scaling.svg").exists()
 
 
 def test_pictures_of_a_program_that_reports_nothing(tmp_path: Path) -> None:
     silent = tuple(replace(each, losses=(None,) * each.steps, values={}) for each in evaluation().curves)
     one = replace(evaluation(), curves=silent, target=None, trials=(), swept=())
-    assert {path.name for path in pictures.draw(Summary(one), tmp_path)} == {"scaling.svg", "step-time.svg"}
-    assert "time of an example" in table.text(Summary(one))
+    assert {path.name for path in pictures.draw(EvaluationSummary(one), tmp_path)} == {"scaling.svg", "step-time.svg"}
+    assert "time of an example" in table.text(EvaluationSummary(one))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from pytest_ddl.bench.forecasting.evidence import Evidence, Observation, Size
+from pytest_ddl.bench.forecasting.evidence import ForecastEvidence, Observation, Size
 
 MILLISECOND = 1e-3
 
@@ -26,5 +26,7 @@ def curve(counts: Iterable[int], *, batch: float = 64, per_node: int = 1, **law:
     return tuple(Observation(size, seconds(size, **law)) for size in sizes)
 
 
-def evidence(observations: tuple[Observation, ...], **given: Any) -> Evidence:
-    return Evidence(**{"name": "a program", "observations": observations, "per_node": 1, "jitter": 1e-6, **given})
+def evidence(observations: tuple[Observation, ...], **given: Any) -> ForecastEvidence:
+    return ForecastEvidence(
+        **{"name": "a program", "observations": observations, "per_node": 1, "jitter": 1e-6, **given}
+    )

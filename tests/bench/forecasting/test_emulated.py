@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench.forecasting.evidence import Evidence, Observation, Size, parse_link
+from pytest_ddl.bench.forecasting.evidence import ForecastEvidence, Observation, Size, parse_link
 from pytest_ddl.bench.forecasting.predicting import forecast
 
 MEASURED = Path(__file__).parents[3] / "docs" / "experiment" / "bandwidth.json"
@@ -38,7 +38,7 @@ def test_more_hosts_are_predicted_from_two(model: str, mbit: int) -> None:
     two = cells[model, 2, mbit, True]
     computing = {hosts: _seconds(cells[model, hosts, None, False]) for hosts in (2, 3, 4)}
     batch = two["batch_per_replica"]
-    evidence = Evidence(
+    evidence = ForecastEvidence(
         model,
         (Observation(Size(1, 1, batch), computing[2]), Observation(Size(2, 2, batch), _seconds(two))),
         per_node=1,

@@ -9,13 +9,13 @@ import pytest
 
 from pytest_ddl.bench.forecasting.evidence import Link, Observation, Origin, Size, named_link, parse_link
 from pytest_ddl.bench.forecasting.fitting import fit
-from pytest_ddl.bench.forecasting.predicting import Point, forecast
+from pytest_ddl.bench.forecasting.predicting import ForecastPoint, forecast
 from tests.bench.forecasting.curves import curve, evidence, seconds
 
 pytest.importorskip("scipy")
 
 
-def _holds(point: Point, truth: float) -> bool:
+def _holds(point: ForecastPoint, truth: float) -> bool:
     return (point.low or math.inf) <= truth <= (point.high or 0)
 
 
@@ -107,7 +107,7 @@ def test_measurements_that_contradict_each_other_are_refused() -> None:
 
 def test_a_point_survives_json() -> None:
     point = forecast(evidence(curve([1, 2])), [8]).points[0]
-    assert Point.from_json(point.as_json()) == point
+    assert ForecastPoint.from_json(point.as_json()) == point
     assert point.throughput == pytest.approx(512 / (point.seconds or 0))
 
 

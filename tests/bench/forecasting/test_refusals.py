@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench.forecasting.evidence import Evidence, Link, Origin, Size
+from pytest_ddl.bench.forecasting.evidence import ForecastEvidence, Link, Origin, Size
 from pytest_ddl.bench.forecasting.predicting import forecast
 from pytest_ddl.bench.forecasting.refusals import REFUSALS, refusal, warnings
 from tests.bench.forecasting.curves import curve, evidence
@@ -18,7 +18,7 @@ INSIDE = evidence(curve([1, 2], per_node=2), per_node=2)
 ACROSS = evidence(curve([1, 2]))
 
 
-def _slow_baseline() -> Evidence:
+def _slow_baseline() -> ForecastEvidence:
     one, two = curve([1, 2])
     return evidence((replace(one, seconds=1.1 * one.seconds), two))
 
@@ -47,7 +47,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("refused", "allowed", "size", "words"), CASES)
-def test_a_size_is_refused_for_its_reason_alone(refused: Evidence, allowed: Evidence, size: Size, words: str) -> None:
+def test_a_size_is_refused_for_its_reason_alone(
+    refused: ForecastEvidence, allowed: ForecastEvidence, size: Size, words: str
+) -> None:
     assert words in refusal(refused, size)
     assert refusal(allowed, replace(size, batch_per_replica=max(1, size.batch_per_replica or 1))) == ""
 

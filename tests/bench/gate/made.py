@@ -11,7 +11,7 @@ from typing import Any
 from pytest_ddl.bench.gate.cell import Cell
 from pytest_ddl.bench.gate.lockstep import Paired
 from pytest_ddl.bench.gate.sides import Side
-from pytest_ddl.bench.gate.target import Target
+from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide
 from pytest_ddl.bench.launching.machine import Load
 from pytest_ddl.bench.launching.records import BenchSpec, Counters, Launch, RankTiming
@@ -60,7 +60,7 @@ def cell(**changed: Any) -> Cell:
     made = Cell(
         side,
         replace(side, name="HEAD", commit="c" * 40),
-        Target("training", "train"),
+        VersionTarget("training", "train"),
         "one_device",
         1,
         BenchSpec(),

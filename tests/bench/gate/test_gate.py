@@ -12,7 +12,7 @@ import pytest
 from pytest_ddl.bench.gate import GatePlan, Verdict, lockstep, run_gate
 from pytest_ddl.bench.gate.checkout import both_sides
 from pytest_ddl.bench.gate.lockstep import VersionPair
-from pytest_ddl.bench.gate.target import Target
+from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.gate.worktrees import Repository
 from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.cli import main
@@ -159,7 +159,9 @@ def test_both_versions_take_turns_and_give_one_number(training: Path) -> None:
     plan = GatePlan("main~1", "WORKTREE", ("bench.training:train",), repository=training)
     with both_sides(plan, repository, base, head) as (one, other, _notes):
         bench = BenchSpec(batch_per_replica=4, timeout=400)
-        with VersionPair(one, other, Target.parse("bench.training:train"), "one_device", 1, bench, groups=4) as pair:
+        with VersionPair(
+            one, other, VersionTarget.parse("bench.training:train"), "one_device", 1, bench, groups=4
+        ) as pair:
             found = pair.launch()
     assert len(found.ratios) == 4
     assert math.isfinite(found.log_ratio)
@@ -180,7 +182,9 @@ def test_launches_are_processes_of_their_own_and_interpreters_are_renewed(
     plan = GatePlan("main~1", "main", ("bench.training:told",), repository=training)
     with both_sides(plan, repository, base, head) as (one, other, _notes):
         bench = BenchSpec(batch_per_replica=4, timeout=400)
-        with VersionPair(one, other, Target.parse("bench.training:told"), "one_device", 1, bench, groups=1) as pair:
+        with VersionPair(
+            one, other, VersionTarget.parse("bench.training:told"), "one_device", 1, bench, groups=1
+        ) as pair:
             reports = [pair.launch(number) for number in range(3)]
             assert started_for(training) != []
     rows = [line.split() for line in (tmp_path / "told").read_text().splitlines()]

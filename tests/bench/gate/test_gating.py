@@ -15,7 +15,7 @@ from pytest_ddl.bench.gate import GatePlan, GateResult, GateUsageError, gating
 from pytest_ddl.bench.gate.cell import Cell
 from pytest_ddl.bench.gate.plan import is_same_environment
 from pytest_ddl.bench.gate.result import CellResult
-from pytest_ddl.bench.gate.target import Target
+from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.gate.verdict import Verdict
 from pytest_ddl.cli import main
 from tests.bench.gate.made import cell, paired
@@ -112,10 +112,10 @@ def test_a_gate_that_fails_in_one_cell_measures_the_others(monkeypatch: pytest.M
 def test_a_target_that_no_version_has_is_named_with_what_was_meant(tmp_path: Path) -> None:
     (tmp_path / "training.py").touch()
     side = replace(cell().base, root=tmp_path, paths=(tmp_path,))
-    of_both = gating._missing(Target.parse("trianing:train"), side, side)
+    of_both = gating._missing(VersionTarget.parse("trianing:train"), side, side)
     assert "have no trianing" in of_both
     assert "Did you mean training?" in of_both
-    of_one = gating._missing(Target.parse("other:train"), side)
+    of_one = gating._missing(VersionTarget.parse("other:train"), side)
     assert "has no other, so there is nothing to compare (looked in .)" in of_one
     assert "To measure a new target, add it to BASE, too" in of_one
 
@@ -142,6 +142,6 @@ def test_a_function_that_no_version_has_is_refused_before_anything_is_launched(
 def test_a_file_that_makes_its_functions_otherwise_is_not_refused(tmp_path: Path) -> None:
     (tmp_path / "made.py").write_text("from helpers import *\n")
     (tmp_path / "broken.py").write_text("def train(run) pass\n")
-    assert Target.parse("made:train").problem(tmp_path, [tmp_path]) == ""
-    assert Target.parse("broken:train").problem(tmp_path, [tmp_path]) == ""
-    assert Target.parse("absent:train").problem(tmp_path, [tmp_path]) == ""
+    assert VersionTarget.parse("made:train").problem(tmp_path, [tmp_path]) == ""
+    assert VersionTarget.parse("broken:train").problem(tmp_path, [tmp_path]) == ""
+    assert VersionTarget.parse("absent:train").problem(tmp_path, [tmp_path]) == ""

@@ -15,7 +15,7 @@ from pytest_ddl.bench.gate import GatePlan, Verdict
 from pytest_ddl.bench.gate.cell import measure_cell
 from pytest_ddl.bench.gate.checkout import both_sides
 from pytest_ddl.bench.gate.lockstep import LAUNCHES, Paired, VersionPair
-from pytest_ddl.bench.gate.target import Target
+from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.gate.verdict import Rule
 from pytest_ddl.bench.gate.worktrees import Repository
 from pytest_ddl.bench.launching.records import BenchSpec
@@ -77,7 +77,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VersionPai
     repository = Repository(folder)
     versions = [repository.version(name) for name in ("main~1", "main")]
     with both_sides(plan, repository, *versions) as (base, head, _notes):
-        given = (base, head, Target.parse(TARGET), "multi_worker_mirrored", 2, BenchSpec(batch_per_replica=4))
+        given = (base, head, VersionTarget.parse(TARGET), "multi_worker_mirrored", 2, BenchSpec(batch_per_replica=4))
         with VersionPair(*given, groups=4, canary=True) as made:
             yield made
 

@@ -149,7 +149,7 @@ def command(*arguments: str) -> int:
         (["HEAD~1", "HEAD", "--accept", "nodes"], "--accept='nodes' must be COUNTER=REASON"),
         (["HEAD~1", "HEAD", "--strategy", "mirorred"], "--strategy='mirorred'"),
         (["HEAD~1", "HEAD", "--batch-per-replica", "0"], "batch_per_replica=0"),
-        (["HEAD~1", "HEAD", "--json", "/no/such/folder/gate.json"], "there is no folder /no/such"),
+        (["HEAD~1", "HEAD", "--json", "/no/such/folder/gate.json"], "there is no folder"),
         (["HEAD~1", "HEAD", "--path", "no/such"], "--path='no/such' is no folder of BASE"),
         (["HEAD~1", "HEAD", "--target", "train"], "must be MODULE:FUNCTION"),
         (["HEAD~1", "HEAD", "--accept", "nods=because"], "'nods' is not a counter"),

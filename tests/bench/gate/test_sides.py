@@ -15,7 +15,7 @@ import pytest
 
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.sides import MeasurementError, Running, Side, explained, provenance
-from pytest_ddl.bench.gate.target import Target
+from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.launching.pacing import Pacer, PacingError
 from pytest_ddl.bench.launching.processes import Processes
 from pytest_ddl.bench.launching.records import BenchSpec
@@ -74,7 +74,7 @@ def test_an_interpreter_that_dies_between_launches_is_told(tmp_path: Path) -> No
     run = running(tmp_path, "raise SystemExit('last words')", stdin=subprocess.PIPE)
     run.side = replace(SIDE, root=tmp_path, paths=(tmp_path,))
     with Pacer(tmp_path) as pacer, pytest.raises(MeasurementError) as failure:
-        run.ask(pacer, Target("program", "train"), "one_device", BenchSpec(), 0, False, 0)
+        run.ask(pacer, VersionTarget("program", "train"), "one_device", BenchSpec(), 0, False, 0)
     assert str(failure.value) == "HEAD (cccccccccc) ended with status 1 and no report:\nlast words"
     assert run.process is not None
     assert run.process.stdin is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.bench.gate import side
-from pytest_ddl.bench.gate.target import FromVersion, Target, TargetError
+from pytest_ddl.bench.gate.target import FromVersion, VersionTarget, VersionTargetError
 from pytest_ddl.bench.gate.worktrees import GateUsageError
 from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.remote import source_of
@@ -33,7 +33,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def program(text: str, root: Path) -> FromVersion:
-    target = Target.parse(text)
+    target = VersionTarget.parse(text)
     file = target.find(root, (root,))
     assert file is not None
     return FromVersion(target, file, root, (root,), root.parent / "checkout")
@@ -51,21 +51,21 @@ def test_both_forms_are_found_and_run(root: Path, text: str) -> None:
 @pytest.mark.parametrize("text", ["train", "a b:train", "module:", ":train", "module:a-b", "path/file:train"])
 def test_what_is_no_target_is_refused(text: str) -> None:
     with pytest.raises(GateUsageError, match="must be MODULE:FUNCTION"):
-        Target.parse(text)
+        VersionTarget.parse(text)
 
 
 def test_a_version_that_lacks_the_file_has_none(root: Path) -> None:
-    assert Target.parse("gate_bench.missing:train").find(root, (root,)) is None
-    assert Target.parse("gate_bench/missing.py:train").find(root, (root,)) is None
+    assert VersionTarget.parse("gate_bench.missing:train").find(root, (root,)) is None
+    assert VersionTarget.parse("gate_bench/missing.py:train").find(root, (root,)) is None
 
 
 def test_a_missing_function_is_told_with_those_that_there_are(root: Path) -> None:
-    with pytest.raises(TargetError, match=r"gate_bench/training\.py has no 'trian'; it has train"):
+    with pytest.raises(VersionTargetError, match=r"gate_bench/training\.py has no 'trian'; it has train"):
         program("gate_bench.training:trian", root)([])
 
 
 def test_what_is_no_function_is_told(root: Path) -> None:
-    with pytest.raises(TargetError, match="is a int, not a training function"):
+    with pytest.raises(VersionTargetError, match="is a int, not a training function"):
         program("gate_bench.training:number", root)([])
 
 
@@ -74,7 +74,7 @@ def test_a_module_from_elsewhere_is_refused(root: Path, tmp_path: Path, monkeypa
     installed.mkdir(parents=True)
     (installed / "training.py").write_text(PROGRAM)
     monkeypatch.syspath_prepend(str(installed.parent))
-    with pytest.raises(TargetError, match="of the version to be measured"):
+    with pytest.raises(VersionTargetError, match="of the version to be measured"):
         program("gate_bench.training:train", root)([])
 
 
@@ -86,7 +86,7 @@ def test_a_program_that_runs_code_of_the_checkout_fails(
     (checkout / "gate_helpers.py").write_text("")
     (root / "late.py").write_text("def train(run):\n    import gate_helpers\n")
     monkeypatch.syspath_prepend(str(checkout))
-    with pytest.raises(TargetError, match=r"gate_helpers from .*Both versions would run the same code"):
+    with pytest.raises(VersionTargetError, match=r"gate_helpers from .*Both versions would run the same code"):
         program("late:train", root)([])
 
 
@@ -99,12 +99,12 @@ def test_a_program_that_runs_an_installed_copy_fails(
         (folder / "__init__.py").write_text("TIMES = 1\n")
     (root / "late.py").write_text("def train(run):\n    import gate_package\n")
     monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
-    with pytest.raises(TargetError, match=r"gate_package from .*site-packages.*Uninstall the package.*--path"):
+    with pytest.raises(VersionTargetError, match=r"gate_package from .*site-packages.*Uninstall the package.*--path"):
         program("late:train", root)([])
 
 
 def test_a_problem_with_the_target_is_shown_without_what_the_rank_printed() -> None:
-    failure = Failure(f"{TargetError.__module__}.TargetError", "train.py has no 'trian'", "Traceback ...")
+    failure = Failure(f"{VersionTargetError.__module__}.VersionTargetError", "train.py has no 'trian'", "Traceback ...")
     assert side._error_text(BenchError("worker:0 failed: Traceback ...", failure)) == "train.py has no 'trian'"
     other = replace(failure, type="ValueError")
     assert side._error_text(BenchError("worker:0 failed: Traceback ...", other)) == "worker:0 failed: Traceback ..."

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pytest_ddl.bench.gate.verdict import Rule
 from pytest_ddl.bench.history.confirm import Confirm, Confirmations, confirm_all
 from pytest_ddl.bench.history.detect import ChangeVerdict, changes
-from pytest_ddl.bench.history.model import Benchmark, Commit, Point, Series
+from pytest_ddl.bench.history.model import Benchmark, Commit, HistoryPoint, Series
 from pytest_ddl.bench.history.rerun import judged
 from tests.bench.gate.made import replay
 
@@ -38,7 +38,7 @@ def simulated(
     values = [level(number) * math.exp(rng.gauss(0, cv)) for number in range(count)]
     if kind is THROUGHPUT:
         values = [1 / value for value in values]
-    points = tuple(Point(Commit(number, f"{number:040x}", number), value) for number, value in enumerate(values))
+    points = tuple(HistoryPoint(Commit(number, f"{number:040x}", number), value) for number, value in enumerate(values))
     return Series("runner", "env", kind, (("strategy", "mirrored"), ("replicas", "2")), points)
 
 

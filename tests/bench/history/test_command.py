@@ -18,6 +18,7 @@ from pytest_ddl.bench.history.model import Series
 from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, WRONG
 from pytest_ddl.commands import history as command
 from pytest_ddl.github import annotation
+from pytest_ddl.installing import install_line
 from tests.bench.history.synthetic import Bench, commit_hashes, noisy, repository, write_results
 
 STEP = "training.Gate.track_step_time"
@@ -187,7 +188,7 @@ def test_without_a_detector_the_page_is_written_and_says_so(
     results(tmp_path)
     path = tmp_path / "found.json"
     assert run(*given(tmp_path, "--json", str(path))) == 3
-    assert "pip install 'pytest-ddl[bench]'" in capsys.readouterr().out
+    assert install_line("bench") in capsys.readouterr().out
     assert [one["kind"] for one in json.loads(path.read_text())["problems"]] == ["unsearched"]
     assert "pip install" in (tmp_path / "html" / "scaling" / "index.html").read_text(encoding="utf-8")
     assert run(*given(tmp_path, "--no-detect")) == 0
@@ -217,7 +218,7 @@ def test_intervals_over_launches_need_scipy_and_say_so(
     bench = Bench(STEP, "seconds", PARAMETERS, lambda _n, _c: [0.02, 0.021] * 3, attributes={"launches": 3})
     write_results(tmp_path / "results", [bench], commit_hashes(3))
     assert run(*given(tmp_path)) == 2
-    assert "pip install 'pytest-ddl[bench]'" in capsys.readouterr().err
+    assert install_line("bench") in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ import pytest
 
 from pytest_ddl.bench.history.detect import ChangeVerdict, beyond_steps, changes, noise, relative_noise
 from pytest_ddl.bench.history.meaning import family, higher_is_better, variant, workload
-from pytest_ddl.bench.history.model import Benchmark, Commit, Point, Series
+from pytest_ddl.bench.history.model import Benchmark, Commit, HistoryPoint, Series
 from tests.bench.history.power import THROUGHPUT, creeping, flat, rates, simulated, step_at
 
 SERIES = 120
 
 
 def series(values: list[float], name: str = "training.Gate.track_step_time", **attributes: object) -> Series:
-    points = tuple(Point(Commit(index, f"{index:040x}", index), value) for index, value in enumerate(values))
+    points = tuple(HistoryPoint(Commit(index, f"{index:040x}", index), value) for index, value in enumerate(values))
     return Series("runner", "env", Benchmark(name, "", "1", (), attributes), (), points)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ddl.bench.history.detect import changes
-from pytest_ddl.bench.history.model import Benchmark, Commit, Point, Series
+from pytest_ddl.bench.history.model import Benchmark, Commit, HistoryPoint, Series
 from pytest_ddl.bench.history.report import explain
 
 VARIANT = (("strategy", "mirrored"), ("replicas", "2"))
@@ -13,7 +13,7 @@ VARIANT = (("strategy", "mirrored"), ("replicas", "2"))
 
 def counted(name: str, before: int, after: int) -> Series:
     kind = Benchmark(f"training.Gate.track_{name}", "", "1", ("strategy", "replicas"), {"deterministic": True})
-    points = [Point(Commit(n, f"{n:040x}", n), float(before if n < 3 else after)) for n in range(6)]
+    points = [HistoryPoint(Commit(n, f"{n:040x}", n), float(before if n < 3 else after)) for n in range(6)]
     return Series("runner", "env", kind, VARIANT, tuple(points))
 
 

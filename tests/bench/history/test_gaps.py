@@ -12,7 +12,7 @@ import pytest
 
 from pytest_ddl.bench.git import GitLog, read_log
 from pytest_ddl.bench.history.meaning import workload
-from pytest_ddl.bench.history.model import History, Problem
+from pytest_ddl.bench.history.model import History, HistoryProblem
 from pytest_ddl.bench.history.read import NoResultsError, read_results
 from tests.bench.history.synthetic import DAY, START, Bench, commit_hashes, repository, write_results
 
@@ -29,7 +29,7 @@ def until(commit: int, then: float | None = math.nan, value: float = 1.0) -> Any
     return lambda number, _choice: value if number < commit else then
 
 
-def only(history: History, kind: str) -> Problem:
+def only(history: History, kind: str) -> HistoryProblem:
     (found,) = history.problems
     assert found.kind == kind
     return found
@@ -100,7 +100,7 @@ def test_one_cause_is_told_once_for_all_benchmarks_of_a_suite(tmp_path: Path) ->
     names = [f"training.Gate.track_{letter}" for letter in "abcdefg"]
     commits = commit_hashes(6)
 
-    def told(folder: str, kind: str, **made: Any) -> Problem:
+    def told(folder: str, kind: str, **made: Any) -> HistoryProblem:
         benches = [bench(), *(bench(name, **made) for name in names)]
         return only(read_results(write_results(tmp_path / folder, benches, commits)), kind)
 

@@ -18,7 +18,7 @@ from pytest_ddl.bench.history.meaning import variant
 from pytest_ddl.bench.history.model import Commit, Series, dates
 from pytest_ddl.bench.history.page import as_script, render, views_of, write_page
 from pytest_ddl.bench.history.read import read_results
-from pytest_ddl.bench.history.report import Report, explain
+from pytest_ddl.bench.history.report import HistoryReport, explain
 from pytest_ddl.web.units import labels, number, percent, quantity, scale, ticks
 from tests.bench.history.synthetic import Bench, commit_hashes, training, write_results
 
@@ -33,7 +33,7 @@ def confirm(_before: str, _after: str, series: Series) -> ChangeVerdict:
     )
 
 
-def made(folder: Path, *, asked: bool = True, **more: Any) -> Report:
+def made(folder: Path, *, asked: bool = True, **more: Any) -> HistoryReport:
     commits = commit_hashes(40)
     benches = training("Cnn", 30, 0.012, 0.02, 3) + training("Mlp", 99, 0.02, 0.004, 4)
     write_results(folder, benches, commits, machine="gpu-runner", facts={"gpu": "H100"})
@@ -41,16 +41,16 @@ def made(folder: Path, *, asked: bool = True, **more: Any) -> Report:
     found = explain([change for one in history.series for change in changes(one)], history.series)
     places = {commit.hash: commit.position for commit in history.commits}
     done = confirm_all(found, confirm if asked else None, Confirmations(None, []), places)
-    return Report(history, tuple(done))
+    return HistoryReport(history, tuple(done))
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+def report(tmp_path_factory: pytest.TempPathFactory) -> HistoryReport:
     return made(tmp_path_factory.mktemp("results"))
 
 
 @pytest.fixture(scope="module")
-def html(report: Report) -> str:
+def html(report: HistoryReport) -> str:
     return render(report)
 
 
@@ -89,7 +89,7 @@ def test_other_addresses_are_links_to_commits_alone(tree: Element) -> None:
     assert all(link.startswith((URL, "#")) for link in links)
 
 
-def test_every_metric_is_there_for_every_variant(tree: Element, report: Report) -> None:
+def test_every_metric_is_there_for_every_variant(tree: Element, report: HistoryReport) -> None:
     view = next(one for one in tree.iter("section") if "view" in one.attrib.get("class", "").split())
     titles = [text(one) for one in view.iter("h3")]
     for title in ("Throughput", "Scaling efficiency", "Step time", "Communication", "Memory", "Energy", "Counters"):
@@ -105,7 +105,7 @@ def test_every_metric_is_there_for_every_variant(tree: Element, report: Report) 
     assert len(views_of(report)) == 4
 
 
-def test_it_says_which_machine_points_are_from(tree: Element, report: Report) -> None:
+def test_it_says_which_machine_points_are_from(tree: Element, report: HistoryReport) -> None:
     where = [text(one) for one in tree.iter("p") if one.attrib.get("class") == "where"]
     assert len(where) == 4
     assert sum("gpu-runner" in one and "H100" in one for one in where) == 2
@@ -124,7 +124,7 @@ def test_bands_show_uncertainty(tree: Element) -> None:
     assert "between commits" in meaning
 
 
-def test_regressions_are_marked_with_commits_and_size(tree: Element, report: Report) -> None:
+def test_regressions_are_marked_with_commits_and_size(tree: Element, report: HistoryReport) -> None:
     section = next(one for one in tree.iter("section") if "findings" in one.attrib.get("class", ""))
     first = next(one for one in section.iter("li") if one.attrib.get("class") == "confirmed")
     change = next(one for one in report.regressions if one.series.benchmark.name.endswith("step_time"))
@@ -148,7 +148,7 @@ def test_candidates_look_different_and_are_no_regressions(tmp_path: Path) -> Non
     assert "confirmed by a re-run" not in page
 
 
-def test_the_same_numbers_are_in_tables(tree: Element, report: Report) -> None:
+def test_the_same_numbers_are_in_tables(tree: Element, report: HistoryReport) -> None:
     tables = [one for one in tree.iter("table") if one.find("caption") is not None]
     one = next(one for one in tables if "track_throughput" in text(one) and "gpu-runner" in text(one))
     assert len(list(one.iter("tr"))) == 41
@@ -185,7 +185,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     bench = Bench(f"training.Dash.track_throughput{NASTY}", NASTY, parameters, lambda n, _c: 100.0 + n)
     folder = write_results(tmp_path, [bench], commit_hashes(9), facts={"cpu": NASTY}, environment="env")
     history = read_results(folder, commit_url=URL, project=NASTY)
-    page = render(Report(history, (), notes=(NASTY,)))
+    page = render(HistoryReport(history, (), notes=(NASTY,)))
     assert "<script>alert" not in page
     parsed = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False).parse(page)
     assert len(list(parsed.iter("script"))) == 2
@@ -196,7 +196,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 
 def test_a_link_that_is_no_web_address_is_no_link(tmp_path: Path) -> None:
     folder = write_results(tmp_path, [Bench("t.track_step_time", "s", {}, lambda _n, _c: 1.0)], commit_hashes(3))
-    page = render(Report(read_results(folder, commit_url="javascript:alert(1)//"), ()))
+    page = render(HistoryReport(read_results(folder, commit_url="javascript:alert(1)//"), ()))
     assert 'href="javascript' not in page
 
 
@@ -207,7 +207,7 @@ def test_json_cannot_end_its_element() -> None:
 
 def test_a_gap_in_the_history_is_at_the_top(tmp_path: Path) -> None:
     bench = Bench("t.Gate.track_step_time", "seconds", {}, lambda _n, _c: 0.1, lambda n: "old" if n < 6 else "new")
-    page = render(Report(read_results(write_results(tmp_path, [bench], commit_hashes(9))), ()))
+    page = render(HistoryReport(read_results(write_results(tmp_path, [bench], commit_hashes(9))), ()))
     assert page.index("This history is incomplete") < page.index("No confirmed regression")
     # The older points are drawn, apart from the others.
     assert 'class="line old"' in page
@@ -216,19 +216,19 @@ def test_a_gap_in_the_history_is_at_the_top(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_history_that_has_just_begun_has_a_page(tmp_path: Path, count: int) -> None:
     benches = training("Cnn", 99, 0.01, 0.02, 1)
-    report = Report(read_results(write_results(tmp_path, benches, commit_hashes(count))), ())
+    report = HistoryReport(read_results(write_results(tmp_path, benches, commit_hashes(count))), ())
     assert "Throughput" in render(report)
 
 
 def test_constant_zero_and_negative_values_have_a_chart(tmp_path: Path) -> None:
     values = {"zero": lambda _n, _c: 0.0, "below": lambda n, _c: -1.0 - n, "one": lambda _n, _c: 5.0}
     benches = [Bench(f"t.track_{name}", "", {}, value) for name, value in values.items()]
-    page = render(Report(read_results(write_results(tmp_path, benches, commit_hashes(12))), ()))
+    page = render(HistoryReport(read_results(write_results(tmp_path, benches, commit_hashes(12))), ()))
     assert page.count("data-series=") == 3
     assert "nan" not in page.split("<body>")[1].split('<script type="application/json"')[0].lower()
 
 
-def test_it_lies_beside_what_asv_publishes(tmp_path: Path, report: Report) -> None:
+def test_it_lies_beside_what_asv_publishes(tmp_path: Path, report: HistoryReport) -> None:
     path = write_page(report, tmp_path)
     assert path == tmp_path / "scaling" / "index.html"
     assert "../index.html" not in path.read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_ddl.bench.launching import stopwatch
-from pytest_ddl.bench.launching.pacing import Order
+from pytest_ddl.bench.launching.pacing import BlockOrder
 from pytest_ddl.bench.launching.stopwatch import EmptyPipelineError, Stopwatch
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training.run import Run
@@ -28,7 +28,7 @@ def measured(monkeypatch, tmp_path):
     """Runs a program against the clock, in this process on one device; gives the watch."""
 
     def measure(program, declared=DECLARED, warm_up=3):
-        orders = [Order(2), Order(2), Order(0)]
+        orders = [BlockOrder(2), BlockOrder(2), BlockOrder(0)]
         paced = SimpleNamespace(order=lambda: orders.pop(0), done=lambda *_: None, close=lambda: None)
         monkeypatch.setattr(stopwatch, "Paced", lambda *_given: paced)
         strategy = tf.distribute.OneDeviceStrategy("CPU:0")

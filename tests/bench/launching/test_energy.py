@@ -10,6 +10,7 @@ import pytest
 
 from pytest_ddl.bench.launching.energy import EnergyMeter, EnergySource, NoEnergyError, Nvml, Rapl
 from pytest_ddl.bench.launching.records import EnergyReading
+from pytest_ddl.installing import install_line
 
 
 class FakeNvml:
@@ -138,7 +139,7 @@ def missing_module() -> Any:
 @pytest.mark.parametrize(
     ("load", "environ", "words"),
     [
-        (missing_module, {}, "pip install 'pytest-ddl[bench]'"),
+        (missing_module, {}, install_line("bench")),
         (lambda: FakeNvml([0], broken="Driver Not Loaded"), {}, "NVML does not start: Driver Not Loaded"),
         (lambda: FakeNvml([0], unsupported=True), {}, "the GPU has no energy counter: Not Supported"),
         (lambda: FakeNvml(), {}, "no GPU"),

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.bench.launching import pacing
-from pytest_ddl.bench.launching.pacing import LATE_TRACES, Lane, Order, Paced, Pacer, PacingError
+from pytest_ddl.bench.launching.pacing import LATE_TRACES, BlockOrder, Lane, Paced, Pacer, PacingError
 
 PAST = 0.0
 """A deadline that has gone by: nothing waits."""
@@ -71,7 +71,7 @@ def test_all_ranks_run_a_block_and_tell_their_seconds_by_rank():
     with paced({"seconds": 3.0}, {"seconds": 5.0}) as (lane, threads):
         assert lane.run_block(20, soon()) == [3.0, 5.0]
         assert lane.run_block(7, soon()) == [3.0, 5.0]
-    assert [thread.orders for thread in threads] == [[Order(20), Order(7), Order(0)]] * 2
+    assert [thread.orders for thread in threads] == [[BlockOrder(20), BlockOrder(7), BlockOrder(0)]] * 2
 
 
 def test_a_block_in_which_one_rank_traced_is_dropped_by_all():
@@ -81,14 +81,14 @@ def test_a_block_in_which_one_rank_traced_is_dropped_by_all():
             lane.run_block(4, soon())
             dropped.append(lane.was_dropped)
     assert dropped == [False, True, False]
-    expected = [Order(4), Order(4), Order(4, drop=True), Order(0)]
+    expected = [BlockOrder(4), BlockOrder(4), BlockOrder(4, drop=True), BlockOrder(0)]
     assert [thread.orders for thread in threads] == [expected, expected]
 
 
 def test_a_last_block_that_was_dropped_is_told_with_the_stop():
     with paced({"traces": [1]}) as (lane, (thread,)):
         lane.run_block(4, soon())
-    assert thread.orders == [Order(4), Order(0, drop=True)]
+    assert thread.orders == [BlockOrder(4), BlockOrder(0, drop=True)]
 
 
 def test_a_program_that_traces_on_is_measured_so():
@@ -147,9 +147,9 @@ def test_a_rank_whose_controller_is_gone_stops():
     with made() as pacer:
         rank = Paced(pacer.address, 0)
         pacer.accept(1, soon())
-    assert rank.order() == Order(0)
+    assert rank.order() == BlockOrder(0)
     rank.done(1.0, 1)  # nobody listens, and nothing is raised
-    assert rank.order() == Order(0)
+    assert rank.order() == BlockOrder(0)
     rank.close()
 
 
@@ -221,7 +221,7 @@ def test_a_canary_is_timed_between_blocks():
         assert lane.run_canary(4, soon()) == 5.0
         assert lane.run_block(7, soon()) == [3.0, 5.0]
     for thread in threads:
-        assert thread.orders[1] == Order(0, canary=4)
+        assert thread.orders[1] == BlockOrder(0, canary=4)
         assert [order.steps for order in thread.orders] == [20, 0, 7, 0]
 
 

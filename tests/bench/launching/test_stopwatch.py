@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_ddl.bench.launching import stopwatch
-from pytest_ddl.bench.launching.pacing import Order
+from pytest_ddl.bench.launching.pacing import BlockOrder
 from pytest_ddl.bench.launching.stopwatch import Stopwatch
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import coordinator
@@ -73,7 +73,7 @@ class Program:
 
 
 def test_building_the_first_step_and_the_warm_up_are_told_apart_from_steady_steps(monkeypatch):
-    program = Program(monkeypatch, Order(5), Order(5), Order(0))
+    program = Program(monkeypatch, BlockOrder(5), BlockOrder(5), BlockOrder(0))
     watch = program.watch
     program.clock.now += 20  # models and data
     watch.begin()
@@ -91,7 +91,7 @@ def test_building_the_first_step_and_the_warm_up_are_told_apart_from_steady_step
 
 
 def test_work_that_devices_have_still_to_do_belongs_to_its_block(monkeypatch):
-    program = Program(monkeypatch, Order(4), Order(4), Order(0), warm_up=2)
+    program = Program(monkeypatch, BlockOrder(4), BlockOrder(4), BlockOrder(0), warm_up=2)
     program.watch.begin()
     program.steps(2, seconds=0, on_device=7)
     program.steps(4, seconds=0, on_device=1)
@@ -103,7 +103,7 @@ def test_work_that_devices_have_still_to_do_belongs_to_its_block(monkeypatch):
 
 def test_waiting_for_an_order_is_not_measured(monkeypatch):
     program = Program(monkeypatch, warm_up=1)
-    orders = iter([Order(2), Order(2), Order(0)])
+    orders = iter([BlockOrder(2), BlockOrder(2), BlockOrder(0)])
 
     def order():
         program.clock.now += 1000  # the other side's turn
@@ -116,7 +116,7 @@ def test_waiting_for_an_order_is_not_measured(monkeypatch):
 
 
 def test_a_block_that_is_dropped_counts_as_warm_up(monkeypatch):
-    program = Program(monkeypatch, Order(2), Order(2, drop=True), Order(2), Order(0), warm_up=2)
+    program = Program(monkeypatch, BlockOrder(2), BlockOrder(2, drop=True), BlockOrder(2), BlockOrder(0), warm_up=2)
     watch = program.watch
     watch.begin()
     program.steps(2, traces=1)
@@ -130,7 +130,15 @@ def test_a_block_that_is_dropped_counts_as_warm_up(monkeypatch):
 
 
 def test_it_is_told_of_each_block_whether_it_counts(monkeypatch):
-    program = Program(monkeypatch, Order(2), Order(2, drop=True), Order(2), Order(2, drop=True), Order(0), warm_up=1)
+    program = Program(
+        monkeypatch,
+        BlockOrder(2),
+        BlockOrder(2, drop=True),
+        BlockOrder(2),
+        BlockOrder(2, drop=True),
+        BlockOrder(0),
+        warm_up=1,
+    )
     told = []
     program.watch._on_block = told.append
     program.watch._on_stopped = lambda: told.append("stopped")
@@ -139,7 +147,7 @@ def test_it_is_told_of_each_block_whether_it_counts(monkeypatch):
 
 
 def test_traces_within_blocks_that_are_kept_are_retraces(monkeypatch):
-    program = Program(monkeypatch, Order(2), Order(2), Order(0), warm_up=1)
+    program = Program(monkeypatch, BlockOrder(2), BlockOrder(2), BlockOrder(0), warm_up=1)
     program.watch.begin()
     for number in range(5):
         program.steps(1, traces=number + 1)
@@ -147,7 +155,7 @@ def test_traces_within_blocks_that_are_kept_are_retraces(monkeypatch):
 
 
 def test_a_loop_that_takes_several_steps_at_once_is_scaled_to_what_was_ordered(monkeypatch):
-    program = Program(monkeypatch, Order(6), Order(0), warm_up=4)
+    program = Program(monkeypatch, BlockOrder(6), BlockOrder(0), warm_up=4)
     program.watch._watcher._models = [SimpleNamespace(steps_per_execution=4)]
     program.watch.begin()
     program.steps(1)
@@ -159,7 +167,7 @@ def test_a_loop_that_takes_several_steps_at_once_is_scaled_to_what_was_ordered(m
 
 
 def test_the_loss_is_that_of_the_last_steady_step(monkeypatch):
-    program = Program(monkeypatch, Order(2), Order(0), warm_up=1)
+    program = Program(monkeypatch, BlockOrder(2), BlockOrder(0), warm_up=1)
     program.watch.begin()
     program.steps(1, loss=9.0)
     assert program.watch.loss is None
@@ -186,7 +194,7 @@ def test_unrolled_steps_are_no_more_than_keras_runs_at_once(monkeypatch, unrolle
 
 def test_what_a_program_has_scheduled_by_itself_belongs_to_its_block(monkeypatch):
     """Under parameter_server ``schedule`` returns at once: the coordinator is joined before the clock is read."""
-    program = Program(monkeypatch, Order(4), Order(4), Order(0), warm_up=2)
+    program = Program(monkeypatch, BlockOrder(4), BlockOrder(4), BlockOrder(0), warm_up=2)
     program.steps(2, seconds=0, scheduled=5)
     program.steps(4, seconds=0, scheduled=1)
     program.steps(4, seconds=0, scheduled=3)
@@ -196,7 +204,7 @@ def test_what_a_program_has_scheduled_by_itself_belongs_to_its_block(monkeypatch
 
 def test_the_coordinator_of_the_strategy_is_the_one_that_is_joined(monkeypatch):
     joined = []
-    program = Program(monkeypatch, Order(1), Order(0), warm_up=1)
+    program = Program(monkeypatch, BlockOrder(1), BlockOrder(0), warm_up=1)
     monkeypatch.setattr(stopwatch, "join_scheduled", joined.append)
     program.watch._context = SimpleNamespace(strategy="the strategy")
     program.steps(2)
@@ -209,14 +217,14 @@ def loop_notes(program):
 
 @pytest.mark.parametrize("begin", ["begin", "begin_loop"])
 def test_one_loop_alone_needs_no_note(monkeypatch, begin):
-    program = Program(monkeypatch, Order(2), Order(0), warm_up=1)
+    program = Program(monkeypatch, BlockOrder(2), BlockOrder(0), warm_up=1)
     getattr(program.watch, begin)()
     program.steps(3)
     assert program.watch.notes == ()
 
 
 def test_loops_that_come_after_the_measurement_are_told(monkeypatch):
-    program = Program(monkeypatch, Order(2), Order(0), warm_up=1)
+    program = Program(monkeypatch, BlockOrder(2), BlockOrder(0), warm_up=1)
     program.watch.begin_loop()
     program.steps(3)
     assert program.watch.reached_limit
@@ -227,7 +235,7 @@ def test_loops_that_come_after_the_measurement_are_told(monkeypatch):
 
 
 def test_counters_of_another_loop_than_the_measured_one_are_told(monkeypatch):
-    program = Program(monkeypatch, Order(2), Order(0), warm_up=1)
+    program = Program(monkeypatch, BlockOrder(2), BlockOrder(0), warm_up=1)
     program.watch.begin_loop()
     program.steps(1)
     program.watch.begin_loop()
@@ -238,7 +246,7 @@ def test_counters_of_another_loop_than_the_measured_one_are_told(monkeypatch):
 
 
 def test_blocks_that_have_steps_of_several_loops_are_told(monkeypatch):
-    program = Program(monkeypatch, Order(2), Order(2, drop=True), Order(2), Order(0), warm_up=1)
+    program = Program(monkeypatch, BlockOrder(2), BlockOrder(2, drop=True), BlockOrder(2), BlockOrder(0), warm_up=1)
     for number in (3, 1, 1, 0):  # the block with steps of the first loop is dropped
         program.watch.begin_loop()
         program.steps(number)
@@ -248,7 +256,7 @@ def test_blocks_that_have_steps_of_several_loops_are_told(monkeypatch):
 
 
 def test_a_loop_after_a_fit_that_was_measured_is_told(monkeypatch):
-    program = Program(monkeypatch, Order(2), Order(0), warm_up=1)
+    program = Program(monkeypatch, BlockOrder(2), BlockOrder(0), warm_up=1)
     program.watch.begin()
     program.steps(3)
     program.watch.begin_loop()

@@ -32,7 +32,7 @@ class MissingError(LookupError):
 
 
 @dataclass
-class Evidence:
+class AdviceEvidence:
     """Measurements of one variant."""
 
     launch: Launch

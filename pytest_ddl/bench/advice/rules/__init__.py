@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pytest_ddl.bench.advice.rules import communication, compute, host, memory, pipeline, stragglers, tracing
-from pytest_ddl.bench.advice.rules.registry import LIMITS, RULES, Found, Rule
+from pytest_ddl.bench.advice.rules.registry import LIMITS, RULES, AdviceRule, RuleFinding
 
 __all__ = [
     "LIMITS",
     "RULES",
-    "Found",
-    "Rule",
+    "AdviceRule",
+    "RuleFinding",
     "communication",
     "compute",
     "host",

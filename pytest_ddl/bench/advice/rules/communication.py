@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pytest_ddl.bench.advice.facts.evidence import Evidence
+from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence
 from pytest_ddl.bench.advice.facts.gains import Gain
-from pytest_ddl.bench.advice.rules.registry import Found, rule
+from pytest_ddl.bench.advice.rules.registry import RuleFinding, rule
 from pytest_ddl.bench.launching.counting import reduction_ratio
 
 LIMIT = "communication"
 _GUIDE = "https://www.tensorflow.org/api_docs/python/tf/distribute/ReplicaContext#all_reduce"
 
 
-def _communicates(evidence: Evidence) -> Gain | None:
+def _communicates(evidence: AdviceEvidence) -> Gain | None:
     """Return the gain without communication, if it is above the noise and collectives were counted."""
     counted = evidence.replicas > 1 and not evidence.counters.eager and any(evidence.counters.collectives.values())
     return evidence.helps("alone") if counted else None
@@ -25,7 +25,7 @@ def _bytes(number: float) -> str:
     return f"{number:.3g} GiB"
 
 
-def _saving(evidence: Evidence, gain: Gain, before: float, after: float) -> Gain | None:
+def _saving(evidence: AdviceEvidence, gain: Gain, before: float, after: float) -> Gain | None:
     """Return the gain if collectives took ``after`` and not ``before``, both timed with nothing else running."""
     return evidence.beyond_noise(gain.partly(max(0.0, 1 - after / before))) if before > 0 else None
 
@@ -43,14 +43,16 @@ def _saving(evidence: Evidence, gain: Gain, before: float, after: float) -> Gain
     source="https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CommunicationOptions",
     knob="packs",
 )
-def pack_options(evidence: Evidence) -> Found | None:
+def pack_options(evidence: AdviceEvidence) -> RuleFinding | None:
     if evidence.reductions < 3 or not _communicates(evidence):
         return None
     gain = evidence.helps("packs")
     return (
         None
         if gain is None
-        else Found(f"a step has {evidence.reductions} reductions; without options= of all_reduce it is {gain}", gain)
+        else RuleFinding(
+            f"a step has {evidence.reductions} reductions; without options= of all_reduce it is {gain}", gain
+        )
     )
 
 
@@ -66,7 +68,7 @@ def pack_options(evidence: Evidence) -> Found | None:
     ),
     source=_GUIDE,
 )
-def one_reduction_each(evidence: Evidence) -> Found | None:
+def one_reduction_each(evidence: AdviceEvidence) -> RuleFinding | None:
     counters, count = evidence.counters, evidence.reductions
     # A pack of all gradients beside a loss and a metric is how it should be.
     if max(counters.packs, counters.unpacked) < 3:
@@ -80,7 +82,7 @@ def one_reduction_each(evidence: Evidence) -> Found | None:
     return (
         None
         if gain is None
-        else Found(
+        else RuleFinding(
             f"a step has {count} reductions, {counters.unpacked} of them of a single tensor, "
             f"{_bytes(counters.reduced_bytes)} in all. "
             f"With nothing else running, these take {single * count * 1e3:.2f} ms, and one of all bytes "
@@ -100,7 +102,7 @@ def one_reduction_each(evidence: Evidence) -> Found | None:
     source="Micikevicius et al. 2018, Mixed Precision Training, arXiv 1710.03740",
     knob="narrow",
 )
-def wide_gradients(evidence: Evidence) -> Found | None:
+def wide_gradients(evidence: AdviceEvidence) -> RuleFinding | None:
     counters = evidence.counters
     if 2 * counters.reduced_dtypes.get("float64", 0) <= counters.reduced_bytes or not _communicates(evidence):
         return None
@@ -110,7 +112,9 @@ def wide_gradients(evidence: Evidence) -> Found | None:
     return (
         None
         if gain is None
-        else Found(f"{_bytes(counters.reduced_bytes)} are reduced in float64{of}; in float32 a step is {gain}", gain)
+        else RuleFinding(
+            f"{_bytes(counters.reduced_bytes)} are reduced in float64{of}; in float32 a step is {gain}", gain
+        )
     )
 
 
@@ -127,7 +131,7 @@ def wide_gradients(evidence: Evidence) -> Found | None:
     source="Thakur et al. 2005, Optimization of Collective Communication Operations in MPICH",
     knob="ungathered",
 )
-def gathers(evidence: Evidence) -> Found | None:
+def gathers(evidence: AdviceEvidence) -> RuleFinding | None:
     count = evidence.counters.collectives.get("all_gather", 0)
     # Sparse gradients are gathered, too, by the reduction of the optimizer, which the knob does not change.
     gain = evidence.helps("ungathered") if count and _communicates(evidence) else None
@@ -135,7 +139,7 @@ def gathers(evidence: Evidence) -> Found | None:
         return None
     gathered = evidence.counters.gathered_bytes
     size = f" of {_bytes(gathered)}" if gathered else ""
-    return Found(f"a step has {count} all-gather(s){size}; without them it is {gain}", gain)
+    return RuleFinding(f"a step has {count} all-gather(s){size}; without them it is {gain}", gain)
 
 
 @rule(
@@ -151,7 +155,7 @@ def gathers(evidence: Evidence) -> Found | None:
     ),
     source="Kim et al. 2019, Parallax, arXiv 1808.02621",
 )
-def dense_embedding(evidence: Evidence) -> Found | None:
+def dense_embedding(evidence: AdviceEvidence) -> RuleFinding | None:
     counters = evidence.counters
     tables = evidence.notes[0].tables if evidence.notes else []
     sparse = [
@@ -171,7 +175,7 @@ def dense_embedding(evidence: Evidence) -> Found | None:
     return (
         None
         if gain is None
-        else Found(
+        else RuleFinding(
             f"a step changes {changed} of {rows} rows of {name}, and reduces its whole gradient: "
             f"{_bytes(rows * size)} of {_bytes(counters.reduced_bytes)}",
             gain,
@@ -193,7 +197,7 @@ def dense_embedding(evidence: Evidence) -> Found | None:
     knob="half",
     rank=2,
 )
-def half_gradients(evidence: Evidence) -> Found | None:
+def half_gradients(evidence: AdviceEvidence) -> RuleFinding | None:
     counters = evidence.counters
     if 2 * counters.reduced_dtypes.get("float32", 0) <= counters.reduced_bytes or not _communicates(evidence):
         return None
@@ -201,7 +205,7 @@ def half_gradients(evidence: Evidence) -> Found | None:
     return (
         None
         if gain is None
-        else Found(
+        else RuleFinding(
             f"{_bytes(counters.reduced_bytes)} are reduced in float32 in a step; in float16 a step is {gain}", gain
         )
     )

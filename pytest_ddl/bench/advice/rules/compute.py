@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_ddl.bench.advice.facts.evidence import Evidence
-from pytest_ddl.bench.advice.rules.registry import Found, rule
+from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence
+from pytest_ddl.bench.advice.rules.registry import RuleFinding, rule
 
 HALF = 4 / 3
 """Gain of twice the batch at which fixed costs are half of a step: 2 (a + b) / (a + 2 b) with a = b."""
@@ -23,8 +23,8 @@ HALF = 4 / 3
     knob="batch",
     rank=2,
 )
-def small_batch(evidence: Evidence) -> Found | None:
+def small_batch(evidence: AdviceEvidence) -> RuleFinding | None:
     gain = evidence.helps("batch")
     if gain is None or gain.low <= HALF:
         return None
-    return Found(f"with twice the batch, an example is {gain}: most of a step does not depend on its batch", gain)
+    return RuleFinding(f"with twice the batch, an example is {gain}: most of a step does not depend on its batch", gain)

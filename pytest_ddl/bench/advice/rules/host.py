@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_ddl.bench.advice.facts.evidence import Evidence
+from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence
 from pytest_ddl.bench.advice.facts.knobs import EVERY, LOOP
-from pytest_ddl.bench.advice.rules.registry import Found, rule
+from pytest_ddl.bench.advice.rules.registry import RuleFinding, rule
 
 LIMIT = "Python and host"
 
@@ -19,12 +19,12 @@ LIMIT = "Python and host"
     source="https://www.tensorflow.org/guide/function",
     knob="graph",
 )
-def eager_step(evidence: Evidence) -> Found | None:
+def eager_step(evidence: AdviceEvidence) -> RuleFinding | None:
     gain = evidence.helps("graph") if evidence.counters.eager else None
     return (
         None
         if gain is None
-        else Found(f"steps run eagerly, operation by operation; in a tf.function a step is {gain}", gain)
+        else RuleFinding(f"steps run eagerly, operation by operation; in a tf.function a step is {gain}", gain)
     )
 
 
@@ -40,7 +40,7 @@ def eager_step(evidence: Evidence) -> Found | None:
     ),
     source="https://www.tensorflow.org/api_docs/python/tf/py_function",
 )
-def host_calls(evidence: Evidence) -> Found | None:
+def host_calls(evidence: AdviceEvidence) -> RuleFinding | None:
     count = evidence.counters.host_calls
     if not count or evidence.counters.eager:
         return None
@@ -48,7 +48,7 @@ def host_calls(evidence: Evidence) -> Found | None:
     return (
         None
         if gain is None
-        else Found(
+        else RuleFinding(
             f"the graph of a step calls {count} Python function(s), prints or summaries, which take {gain.share:.0%} "
             "of it",
             gain,
@@ -69,13 +69,13 @@ def host_calls(evidence: Evidence) -> Found | None:
     source="https://www.tensorflow.org/guide/profiler#optimize_the_tensorflow_performance_on_the_host",
     knob="rarely",
 )
-def loop_body(evidence: Evidence) -> Found | None:
+def loop_body(evidence: AdviceEvidence) -> RuleFinding | None:
     whole = evidence.share("bodies")
     gain = evidence.beyond_noise(whole.partly(1 - 1 / EVERY))
     return (
         None
         if gain is None
-        else Found(f"{whole.share:.0%} of the time is spent between the steps, in the body of the loop", gain)
+        else RuleFinding(f"{whole.share:.0%} of the time is spent between the steps, in the body of the loop", gain)
     )
 
 
@@ -93,10 +93,10 @@ def loop_body(evidence: Evidence) -> Found | None:
     knob="loop",
     rank=2,
 )
-def many_steps_in_one_call(evidence: Evidence) -> Found | None:
+def many_steps_in_one_call(evidence: AdviceEvidence) -> RuleFinding | None:
     gain = None if evidence.counters.eager else evidence.helps("loop")
     return (
         None
         if gain is None
-        else Found(f"with {LOOP} steps in one call, a step is {gain}: the rest is the cost of a call", gain)
+        else RuleFinding(f"with {LOOP} steps in one call, a step is {gain}: the rest is the cost of a call", gain)
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_ddl.bench.advice.facts.evidence import Evidence, MissingError
-from pytest_ddl.bench.advice.rules.registry import Found, rule
+from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence, MissingError
+from pytest_ddl.bench.advice.rules.registry import RuleFinding, rule
 
 
 @rule(
@@ -15,13 +15,15 @@ from pytest_ddl.bench.advice.rules.registry import Found, rule
     change="use less memory: a smaller shuffle buffer or batch, .cache(FILE) in place of .cache(), or fewer ranks",
     source="getrusage(2), ru_majflt",
 )
-def swapping(evidence: Evidence) -> Found | None:
+def swapping(evidence: AdviceEvidence) -> RuleFinding | None:
     if not evidence.notes:
         raise MissingError()
     worst = max(evidence.notes, key=lambda notes: notes.major_faults)
     if not worst.steps or worst.major_faults < len(worst.steps):
         return None
-    return Found(f"rank {worst.rank} read {worst.major_faults} pages from a disk in {len(worst.steps)} steps", None)
+    return RuleFinding(
+        f"rank {worst.rank} read {worst.major_faults} pages from a disk in {len(worst.steps)} steps", None
+    )
 
 
 @rule(
@@ -33,11 +35,13 @@ def swapping(evidence: Evidence) -> Found | None:
     change="create all variables in run.strategy.scope(), without tf.device",
     source="https://www.tensorflow.org/guide/distributed_training#use_tfdistributestrategy_with_custom_training_loops",
 )
-def misplaced_variables(evidence: Evidence) -> Found | None:
+def misplaced_variables(evidence: AdviceEvidence) -> RuleFinding | None:
     found = evidence.counters.misplaced
     if not found:
         return None
-    return Found(f"{len(found)} variable(s) are on another device than their replica: {'; '.join(found[:3])}", None)
+    return RuleFinding(
+        f"{len(found)} variable(s) are on another device than their replica: {'; '.join(found[:3])}", None
+    )
 
 
 @rule(
@@ -49,8 +53,8 @@ def misplaced_variables(evidence: Evidence) -> Found | None:
     change="keep values on the device: no operation without a GPU kernel, and no tf.device('CPU') within the step",
     source="https://www.tensorflow.org/guide/gpu#logging_device_placement",
 )
-def device_copies(evidence: Evidence) -> Found | None:
+def device_copies(evidence: AdviceEvidence) -> RuleFinding | None:
     copies = (evidence.counters.copies or {}).get("device_to_host", 0)
     if evidence.launch.device != "gpu" or not copies or evidence.counters.host_calls:
         return None
-    return Found(f"a step copies {copies} tensor(s) from a GPU to the host", None)
+    return RuleFinding(f"a step copies {copies} tensor(s) from a GPU to the host", None)

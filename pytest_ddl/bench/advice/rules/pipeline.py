@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pytest_ddl.bench.advice.facts.evidence import Evidence
+from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence
 from pytest_ddl.bench.advice.facts.gains import Gain
-from pytest_ddl.bench.advice.rules.registry import Found, rule
+from pytest_ddl.bench.advice.rules.registry import RuleFinding, rule
 
 _GUIDE = "https://www.tensorflow.org/guide/data_performance"
 
 
-def _waits(evidence: Evidence) -> Gain | None:
+def _waits(evidence: AdviceEvidence) -> Gain | None:
     """Return the gain if data took no time, if steps wait for data."""
     if evidence.counters.retraces and evidence.beyond_noise(evidence.share("traced")):
         # Batches of other shapes are traced again, but not one that is repeated: its gain says nothing about the data.
@@ -28,13 +28,13 @@ def _waits(evidence: Evidence) -> Gain | None:
     source=_GUIDE + "#parallelizing_data_transformation",
     knob="parallel",
 )
-def parallel_map(evidence: Evidence) -> Found | None:
+def parallel_map(evidence: AdviceEvidence) -> RuleFinding | None:
     waits = _waits(evidence)
     gain = waits and evidence.helps("parallel")
     other = gain and evidence.helps("prefetch")
     if not waits or not gain or (other and gain.value < other.value):
         return None
-    return Found(
+    return RuleFinding(
         f"a step with the first batch from memory is {waits}; one with parallel calls of Dataset.map is {gain}", gain
     )
 
@@ -50,13 +50,13 @@ def parallel_map(evidence: Evidence) -> Found | None:
     source=_GUIDE + "#prefetching",
     knob="prefetch",
 )
-def prefetch(evidence: Evidence) -> Found | None:
+def prefetch(evidence: AdviceEvidence) -> RuleFinding | None:
     waits = _waits(evidence)
     gain = waits and evidence.helps("prefetch")
     other = gain and evidence.helps("parallel")
     if not waits or not gain or (other and gain.value <= other.value):
         return None
-    return Found(f"a step with the first batch from memory is {waits}; one with prefetching is {gain}", gain)
+    return RuleFinding(f"a step with the first batch from memory is {waits}; one with prefetching is {gain}", gain)
 
 
 @rule(
@@ -73,11 +73,11 @@ def prefetch(evidence: Evidence) -> Found | None:
     source=_GUIDE + "#caching",
     at_most=True,
 )
-def slow_input(evidence: Evidence) -> Found | None:
+def slow_input(evidence: AdviceEvidence) -> RuleFinding | None:
     waits = _waits(evidence)
     if not waits or evidence.helps("parallel") or evidence.helps("prefetch"):
         return None
-    return Found(
+    return RuleFinding(
         f"a step with the first batch from memory is {waits}; parallel calls and prefetching do not help: the work of "
         "the pipeline itself is too large for this machine",
         waits,

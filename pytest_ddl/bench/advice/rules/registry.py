@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pytest_ddl.bench.advice.facts.evidence import Evidence
+from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence
 from pytest_ddl.bench.advice.facts.gains import Gain
 
 LIMITS = ("input", "communication", "stragglers", "memory", "Python and host", "tracing", "compute")
@@ -13,7 +13,7 @@ LIMITS = ("input", "communication", "stragglers", "memory", "Python and host", "
 
 
 @dataclass(frozen=True)
-class Found:
+class RuleFinding:
     """Finding of a rule: the measurement that supports its advice, and the expected gain."""
 
     measurement: str
@@ -22,7 +22,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Rule:
+class AdviceRule:
     """One piece of advice, and when it applies."""
 
     id: str
@@ -43,11 +43,11 @@ class Rule:
     a general remedy such as a larger batch also makes a cause smaller."""
     at_most: bool
     """True if the expected gain is an upper bound, because the change may remove only a part of the cost."""
-    judge: Callable[[Evidence], Found | None] = field(repr=False)
+    judge: Callable[[AdviceEvidence], RuleFinding | None] = field(repr=False)
     """Function that returns the finding, or ``None`` if the rule does not apply."""
 
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, AdviceRule] = {}
 """All rules by id."""
 
 
@@ -63,8 +63,8 @@ def rule(
     knob: str = "",
     rank: int = 0,
     at_most: bool = False,
-) -> Callable[[Callable[[Evidence], Found | None]], Callable[[Evidence], Found | None]]:
-    """Register a function as the judge of a rule; the parameters are the fields of :class:`Rule`, and
+) -> Callable[[Callable[[AdviceEvidence], RuleFinding | None]], Callable[[AdviceEvidence], RuleFinding | None]]:
+    """Register a function as the judge of a rule; the parameters are the fields of :class:`AdviceRule`, and
     ``name`` is its id.
 
     :raises ValueError: if the limit does not exist, or there is already a rule of that id.
@@ -74,8 +74,12 @@ def rule(
     if name in RULES:
         raise ValueError(f"there is already a rule {name!r}")
 
-    def register(judge: Callable[[Evidence], Found | None]) -> Callable[[Evidence], Found | None]:
-        RULES[name] = Rule(name, limit, looks_at, applies_if, expected, change, source, knob, rank, at_most, judge)
+    def register(
+        judge: Callable[[AdviceEvidence], RuleFinding | None],
+    ) -> Callable[[AdviceEvidence], RuleFinding | None]:
+        RULES[name] = AdviceRule(
+            name, limit, looks_at, applies_if, expected, change, source, knob, rank, at_most, judge
+        )
         return judge
 
     return register

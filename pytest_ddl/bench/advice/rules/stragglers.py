@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_ddl.bench.advice.facts.evidence import Evidence, MissingError
-from pytest_ddl.bench.advice.rules.registry import Found, rule
+from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence, MissingError
+from pytest_ddl.bench.advice.rules.registry import RuleFinding, rule
 
 
 @rule(
@@ -18,7 +18,7 @@ from pytest_ddl.bench.advice.rules.registry import Found, rule
     ),
     source="https://www.tensorflow.org/tutorials/distribute/input#sharding",
 )
-def unbalanced_batches(evidence: Evidence) -> Found | None:
+def unbalanced_batches(evidence: AdviceEvidence) -> RuleFinding | None:
     examples = [rank.examples for rank in evidence.launch.ranks]
     if None in examples or len(set(examples)) < 2:
         return None
@@ -32,7 +32,7 @@ def unbalanced_batches(evidence: Evidence) -> Found | None:
     return (
         None
         if gain is None
-        else Found(
+        else RuleFinding(
             f"the ranks take {', '.join(map(str, known))} examples in a step, and each step waits for the largest part",
             gain,
         )
@@ -52,7 +52,7 @@ def unbalanced_batches(evidence: Evidence) -> Found | None:
     source="Dean et al. 2012, Large Scale Distributed Deep Networks; Chen et al. 2016, arXiv 1604.00981",
     rank=1,
 )
-def slow_worker(evidence: Evidence) -> Found | None:
+def slow_worker(evidence: AdviceEvidence) -> RuleFinding | None:
     try:
         slowest = evidence.slowest_rank()
     except MissingError as error:
@@ -65,7 +65,7 @@ def slow_worker(evidence: Evidence) -> Found | None:
     return (
         None
         if gain is None
-        else Found(
+        else RuleFinding(
             f"without communication, {evidence.launch.ranks[slowest[0]].task} needs longer than the others, which "
             f"wait for {gain.share:.0%} of each step",
             gain,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_ddl.bench.advice.facts.evidence import Evidence
-from pytest_ddl.bench.advice.rules.registry import Found, rule
+from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence
+from pytest_ddl.bench.advice.rules.registry import RuleFinding, rule
 
 
 @rule(
@@ -18,7 +18,7 @@ from pytest_ddl.bench.advice.rules.registry import Found, rule
     ),
     source="https://www.tensorflow.org/guide/function#controlling_retracing",
 )
-def retracing(evidence: Evidence) -> Found | None:
+def retracing(evidence: AdviceEvidence) -> RuleFinding | None:
     counters = evidence.counters
     if not counters.retraces:
         return None
@@ -26,7 +26,7 @@ def retracing(evidence: Evidence) -> Found | None:
     return (
         None
         if gain is None
-        else Found(
+        else RuleFinding(
             f"{counters.retraces} function(s) were traced in {counters.steady_steps} steady steps, which took "
             f"{gain.share:.0%} of the time",
             gain,
