@@ -124,6 +124,10 @@ _NOT_QUANTITIES: Mapping[str, Sequence[str]] = {
         "LayoutRecord.mesh",
         "RankRecord.facts[layout_rules]",
     ),
+    "it only says which further run answers a question that this one leaves open": (
+        "RankRecord.facts[unseeded]",
+        "RankRecord.facts[drew_unseen]",
+    ),
 }
 NOT_QUANTITIES: Mapping[str, str] = {name: why for why, names in _NOT_QUANTITIES.items() for name in names}
 """Class and field -> why it is no quantity of training."""
