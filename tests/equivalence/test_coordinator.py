@@ -160,6 +160,7 @@ def test_weights_that_closures_overwrite_are_no_pass():
     assert any("weight is overwritten by assign(...) in closures" in reason for reason in report.inconclusive)
 
 
+@pytest.mark.nightly(each_commit=("writes_a_moving_average_back",))
 @pytest.mark.parametrize("program", [programs.writes_a_moving_average_back, programs.writes_an_unwatched_average_back])
 def test_state_that_closures_take_back_from_each_other_is_found(program):
     report = check_training(program, "parameter_server", **GIVEN)
@@ -167,6 +168,7 @@ def test_state_that_closures_take_back_from_each_other_is_found(program):
     assert found == [("PS", "lost-update", "kept")], str(report)
 
 
+@pytest.mark.nightly(each_commit=("keeps_the_largest",))
 @pytest.mark.parametrize("program", [programs.writes_a_moving_average_back_in_turn, programs.keeps_the_largest])
 def test_state_that_closures_may_take_back_is_no_pass(program):
     report = check_training(program, "parameter_server", **GIVEN)
@@ -174,6 +176,7 @@ def test_state_that_closures_may_take_back_is_no_pass(program):
     assert "kept" in str(report)
 
 
+@pytest.mark.nightly(each_commit=("keeps_the_latest",))
 @pytest.mark.parametrize(
     "program",
     [programs.keeps_the_latest, programs.keeps_the_latest_of_one_sign, programs.moves_an_average_by_differences],

@@ -17,6 +17,7 @@ from pytest_ddl.equivalence.probes.unseeded import CAUSE
 GIVEN = {"global_batch_size": 12, "steps": 4, "timeout": 170}
 
 
+@pytest.mark.nightly(each_commit=("shuffled_by_numpy", "weight_of_a_step_by_tensorflow"))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
@@ -36,6 +37,7 @@ def test_numbers_that_workers_do_not_share_are_found(program):
     assert check_training(program, "mirrored", **GIVEN).passed
 
 
+@pytest.mark.nightly(each_commit=("plain", "shuffled_after_a_seed"))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "repeated"),
