@@ -5,8 +5,11 @@ Only a test that passes covers its items, or one that fails as it is known to. A
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,9 +121,19 @@ class Reporter:
             terminalreporter.section("items covered")
             for line in table(self._found):
                 terminalreporter.write_line(line)
+            terminalreporter.section("parameters covered")
+            terminalreporter.write_line(_of_parameters())
 
     def _add(self, properties: Iterable[tuple[str, Any]]) -> None:
         self._found.update(Covered.parse(str(value)) for name, value in properties if name == PROPERTY)
+
+
+def _of_parameters() -> str:
+    """Return the table of parameters. Another process reads the signatures: this one does not import TensorFlow."""
+    command = [sys.executable, "-m", "suites.parameters.table"]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=300)
+    return done.stdout if done.returncode == 0 else done.stderr
 
 
 def table(found: Iterable[Covered]) -> list[str]:

@@ -33,7 +33,9 @@ def recorder(keras):
     def hook(name, numbered):
         def call(self, *given, logs=None):
             number, logs = (given[0], *given[1:2], logs)[:2] if numbered else (None, given[0] if given else logs)
-            logs = {key: np.array(value, copy=True) for key, value in (logs or {}).items()}
+            # Predictions of several outputs are no array.
+            several = (list, tuple, dict)
+            logs = {k: v if isinstance(v, several) else np.array(v, copy=True) for k, v in (logs or {}).items()}
             self.calls.append((name, number, logs))
 
         return call

@@ -17,7 +17,7 @@ from suites.properties.variables import has_one_copy, local_components, local_re
 SAVED_BY = ("one_device", "mirrored", "mirrored[replicas=3]", "multi_worker_mirrored")
 LOADED_BY = ("one_device", "mirrored", "mirrored[replicas=3]", "multi_worker_mirrored", "central_storage")
 STRATEGIES = ["one_device", "mirrored[replicas=3]", "multi_worker_mirrored"]
-WITH_LAST_STEP = pytest.mark.ddl_item("variables.checkpoint.manager", tensorflow=">=2.21")
+WITH_LAST_STEP = pytest.mark.ddl_item("variables.checkpoint.manager", tensorflow=">=2.20")
 """Older managers have no argument last_checkpoint_step."""
 
 KINDS = [

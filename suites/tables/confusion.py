@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,7 @@ def ratio(part: float, whole: float) -> float:
 def counts(truth: Array, predicted: Array, weights: Array, threshold: float) -> Counts:
     """Count predictions above a threshold."""
     positive, above = truth.astype(bool), predicted > threshold
-    every = np.broadcast_to(weights[:, None], truth.shape)
+    every = np.broadcast_to(weights[:, None] if weights.ndim == 1 else weights, truth.shape)
 
     def number(chosen: Array) -> float:
         return float(every[chosen].sum())
@@ -68,25 +68,36 @@ def _grid(number: int) -> list[float]:
     return [-1e-7, *(step / (number - 1) for step in range(1, number - 1)), 1 + 1e-7]
 
 
-def best(wanted: str, constrained: str, bound: float) -> Model:
+def best(wanted: str, constrained: str, bound: float, number: int = 200) -> Model:
     """Return the model of the best of one statistic over thresholds where another one is at least a bound."""
 
     def model(truth: Array, predicted: Array, weights: Array) -> Any:
-        every = [counts(truth, predicted, weights, threshold) for threshold in _grid(200)]
+        every = [counts(truth, predicted, weights, threshold) for threshold in _grid(number)]
         return max((getattr(one, wanted) for one in every if getattr(one, constrained) >= bound), default=0.0)
 
     return model
 
 
-def area(curve: str, number: int) -> Model:
-    """Return the area below the ROC curve by trapezoids, or below the PR curve as Davis and Goadrich interpolate it."""
+HEIGHTS: Mapping[str, Callable[[float, float], float]] = {
+    "interpolation": lambda low, high: (low + high) / 2,
+    "minoring": min,
+    "majoring": max,
+}
+"""Height of a strip of an area between two thresholds."""
+
+
+def area(curve: str, number: int, summation: str = "interpolation", thresholds: Sequence[float] | None = None) -> Model:
+    """Return the area below the ROC curve in strips, or below the PR curve as Davis and Goadrich interpolate it."""
 
     def model(truth: Array, predicted: Array, weights: Array) -> Any:
-        every = [counts(truth, predicted, weights, threshold) for threshold in _grid(number)]
-        pairs = list(itertools.pairwise(every))
-        if curve == "ROC":
-            return sum((low.recall + high.recall) / 2 * (high.specificity - low.specificity) for low, high in pairs)
-        return sum(_precision_between(low, high) for low, high in pairs)
+        grid = _grid(number) if thresholds is None else [-1e-7, *thresholds, 1 + 1e-7]
+        every = [counts(truth, predicted, weights, threshold) for threshold in grid]
+        pairs, height = list(itertools.pairwise(every)), HEIGHTS[summation]
+        if curve == "PR" and summation == "interpolation":
+            return sum(_precision_between(low, high) for low, high in pairs)
+        if curve == "PR":
+            return sum(height(low.precision, high.precision) * (low.recall - high.recall) for low, high in pairs)
+        return sum(height(low.recall, high.recall) * (high.specificity - low.specificity) for low, high in pairs)
 
     return model
 
@@ -113,7 +124,7 @@ def intersections(chosen: Sequence[int] | range) -> Model:
             union = weights[is_true | is_predicted].sum()
             if union > 0:
                 found.append(weights[is_true & is_predicted].sum() / union)
-        return np.mean(found)
+        return np.mean(found) if found else 0.0
 
     return model
 
@@ -124,11 +135,12 @@ def _is_class(labels: Array, one: int) -> Array:
     return np.asarray((labels[:, 0] > 0.5) == bool(one)) if labels.dtype.kind == "f" else labels[:, 0] == one
 
 
-def f_score(beta: float, average: str | None) -> Model:
-    """Return the F score of the class with the largest prediction."""
+def f_score(beta: float, average: str | None, threshold: float | None = None) -> Model:
+    """Return the F score of the class with the largest prediction, or of the classes above a threshold."""
 
     def model(truth: Array, predicted: Array, weights: Array) -> Any:
-        chosen = (predicted == predicted.max(axis=1, keepdims=True)).astype(float)
+        above = predicted == predicted.max(axis=1, keepdims=True) if threshold is None else predicted > threshold
+        chosen = above.astype(float)
         axis = None if average == "micro" else 0
         hits = (weights[:, None] * truth * chosen).sum(axis=axis)
         predictions = (weights[:, None] * chosen).sum(axis=axis)

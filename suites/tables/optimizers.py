@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from suites.parameters.spaces import Arguments, Space
+
 Array = np.ndarray[Any, Any]
 State = dict[str, Array]
 """Slots of one variable, by the last part of their names."""
@@ -45,19 +47,17 @@ class Case:
         return {name: np.full_like(variable, value) for name, value in self.start.items()}
 
 
-def sgd(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
-    return w - lr * g
-
-
-def momentum(beta: float, *, nesterov: bool) -> Model:
+def sgd(momentum: float = 0, nesterov: bool = False) -> Model:
     def model(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
-        s["momentum"] = beta * s["momentum"] - lr * g
-        return w + (beta * s["momentum"] - lr * g if nesterov else s["momentum"])
+        if not momentum:
+            return w - lr * g
+        s["momentum"] = momentum * s["momentum"] - lr * g
+        return w + (momentum * s["momentum"] - lr * g if nesterov else s["momentum"])
 
     return model
 
 
-def rmsprop(rho: float, beta: float, *, centered: bool) -> Model:
+def rmsprop(rho: float = 0.875, momentum: float = 0, centered: bool = False, epsilon: float = EPS) -> Model:
     """Hinton's lecture, with the mean of the gradient taken off the mean square if centered."""
 
     def model(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
@@ -66,112 +66,163 @@ def rmsprop(rho: float, beta: float, *, centered: bool) -> Model:
         if centered:
             s["average_gradient"] = rho * s["average_gradient"] + (1 - rho) * g
             spread = spread - s["average_gradient"] ** 2
-        step = lr * g / np.sqrt(spread + EPS)
-        if not beta:
+        step = lr * g / np.sqrt(spread + epsilon)
+        if not momentum:
             return w - step
-        s["momentum"] = beta * s["momentum"] + step
+        s["momentum"] = momentum * s["momentum"] + step
         return w - s["momentum"]
 
     return model
 
 
-def moments(g: Array, s: State) -> None:
+def moments(g: Array, s: State, beta_1: float, beta_2: float) -> None:
     """Move both moments of Kingma and Ba (2015)."""
-    s["momentum"] = B1 * s["momentum"] + (1 - B1) * g
-    s["velocity"] = B2 * s["velocity"] + (1 - B2) * g**2
+    s["momentum"] = beta_1 * s["momentum"] + (1 - beta_1) * g
+    s["velocity"] = beta_2 * s["velocity"] + (1 - beta_2) * g**2
 
 
-def adam(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
-    """Section 2 of Kingma and Ba (2015), with their second form of epsilon."""
-    moments(g, s)
-    return w - lr * np.sqrt(1 - B2**t) / (1 - B1**t) * s["momentum"] / (np.sqrt(s["velocity"]) + EPS)
+def adam(beta_1: float = B1, beta_2: float = B2, epsilon: float = EPS, amsgrad: bool = False) -> Model:
+    """Section 2 of Kingma and Ba (2015), with their second form of epsilon; Reddi et al. (2018) for ``amsgrad``."""
 
+    def model(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+        moments(g, s, beta_1, beta_2)
+        velocity = s["velocity"]
+        if amsgrad:
+            velocity = s["velocity_hat"] = np.maximum(s["velocity_hat"], velocity)
+        rate = lr * np.sqrt(1 - beta_2**t) / (1 - beta_1**t)
+        return w - rate * s["momentum"] / (np.sqrt(velocity) + epsilon)
 
-def amsgrad(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
-    """Reddi et al. (2018): the largest second moment so far."""
-    moments(g, s)
-    s["velocity_hat"] = np.maximum(s["velocity_hat"], s["velocity"])
-    return w - lr * np.sqrt(1 - B2**t) / (1 - B1**t) * s["momentum"] / (np.sqrt(s["velocity_hat"]) + EPS)
+    return model
 
 
 def adamw(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
     """Loshchilov and Hutter (2019): decay apart from the gradient."""
-    return adam(w * (1 - lr * 0.25), g, s, t, lr)
+    return adam()(w * (1 - lr * 0.25), g, s, t, lr)
 
 
-def adagrad(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
-    s["accumulator"] = s["accumulator"] + g**2
-    return w - lr * g / np.sqrt(s["accumulator"] + EPS)
+def adagrad(epsilon: float = EPS) -> Model:
+    def model(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+        s["accumulator"] = s["accumulator"] + g**2
+        return w - lr * g / np.sqrt(s["accumulator"] + epsilon)
+
+    return model
 
 
-def adadelta(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+def adadelta(rho: float = B2, epsilon: float = EPS) -> Model:
     """Algorithm 1 of Zeiler (2012)."""
-    s["accumulated_grad"] = B2 * s["accumulated_grad"] + (1 - B2) * g**2
-    move = -np.sqrt(s["accumulated_delta_var"] + EPS) / np.sqrt(s["accumulated_grad"] + EPS) * g
-    s["accumulated_delta_var"] = B2 * s["accumulated_delta_var"] + (1 - B2) * move**2
-    return w + lr * move
+
+    def model(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+        s["accumulated_grad"] = rho * s["accumulated_grad"] + (1 - rho) * g**2
+        move = -np.sqrt(s["accumulated_delta_var"] + epsilon) / np.sqrt(s["accumulated_grad"] + epsilon) * g
+        s["accumulated_delta_var"] = rho * s["accumulated_delta_var"] + (1 - rho) * move**2
+        return w + lr * move
+
+    return model
 
 
-def adamax(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+def adamax(beta_1: float = B1, beta_2: float = B2, epsilon: float = EPS) -> Model:
     """Algorithm 2 of Kingma and Ba (2015)."""
-    s["momentum"] = B1 * s["momentum"] + (1 - B1) * g
-    s["norm"] = np.maximum(B2 * s["norm"], np.abs(g))
-    return w - lr / (1 - B1**t) * s["momentum"] / (s["norm"] + EPS)
+
+    def model(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+        s["momentum"] = beta_1 * s["momentum"] + (1 - beta_1) * g
+        s["norm"] = np.maximum(beta_2 * s["norm"], np.abs(g))
+        return w - lr / (1 - beta_1**t) * s["momentum"] / (s["norm"] + epsilon)
+
+    return model
 
 
-def nadam(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+def nadam(beta_1: float = B1, beta_2: float = B2, epsilon: float = EPS) -> Model:
     """Dozat (2015), with his schedule of the momentum, whose 0.96 Keras rounds to float32."""
-    decay = float(np.float32(0.96))
-    rates = [B1 * (1 - 0.5 * decay**step) for step in range(1, t + 2)]
-    moments(g, s)
-    ahead = rates[t] * s["momentum"] / (1 - np.prod(rates)) + (1 - rates[t - 1]) * g / (1 - np.prod(rates[:t]))
-    return w - lr * ahead / (np.sqrt(s["velocity"] / (1 - B2**t)) + EPS)
+
+    def model(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+        decay = float(np.float32(0.96))
+        rates = [beta_1 * (1 - 0.5 * decay**step) for step in range(1, t + 2)]
+        moments(g, s, beta_1, beta_2)
+        ahead = rates[t] * s["momentum"] / (1 - np.prod(rates)) + (1 - rates[t - 1]) * g / (1 - np.prod(rates[:t]))
+        return w - lr * ahead / (np.sqrt(s["velocity"] / (1 - beta_2**t)) + epsilon)
+
+    return model
 
 
-def ftrl(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
-    """McMahan et al. (2013), with l1 = 0.25, l2 = 0.375 and Keras' beta = 0.5."""
-    total = s["accumulator"] + g**2
-    s["linear"] = s["linear"] + g - (np.sqrt(total) - np.sqrt(s["accumulator"])) / lr * w
-    s["accumulator"] = total
-    quadratic = np.sqrt(total) / lr + 2 * (0.375 + 0.5 / (2 * lr))
-    return np.where(np.abs(s["linear"]) > 0.25, (np.sign(s["linear"]) * 0.25 - s["linear"]) / quadratic, 0.0)
+def ftrl(
+    learning_rate_power: float = -0.5,
+    l1_regularization_strength: float = 0.25,
+    l2_regularization_strength: float = 0.375,
+    l2_shrinkage_regularization_strength: float = 0,
+    beta: float = 0.5,
+) -> Model:
+    """McMahan et al. (2013), with Keras' beta, which is added to the second penalty as beta / (2 lr)."""
+    one, two, shrinkage = (
+        l1_regularization_strength,
+        l2_regularization_strength,
+        l2_shrinkage_regularization_strength,
+    )
+
+    def model(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+        shrunk = g + 2 * shrinkage * w
+        total, power = s["accumulator"] + g**2, -learning_rate_power
+        s["linear"] = s["linear"] + shrunk - (total**power - s["accumulator"] ** power) / lr * w
+        s["accumulator"] = total
+        quadratic = total**power / lr + 2 * (two + beta / (2 * lr))
+        return np.where(np.abs(s["linear"]) > one, (np.sign(s["linear"]) * one - s["linear"]) / quadratic, 0.0)
+
+    return model
 
 
-def lion(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+def lion(beta_1: float = B1, beta_2: float = B2) -> Model:
     """Chen et al. (2023)."""
-    step = np.sign(B1 * s["momentum"] + (1 - B1) * g)
-    s["momentum"] = B2 * s["momentum"] + (1 - B2) * g
-    return w - lr * step
+
+    def model(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+        step = np.sign(beta_1 * s["momentum"] + (1 - beta_1) * g)
+        s["momentum"] = beta_2 * s["momentum"] + (1 - beta_2) * g
+        return w - lr * step
+
+    return model
 
 
-def lamb(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+def lamb(beta_1: float = B1, beta_2: float = B2, epsilon: float = EPS) -> Model:
     """You et al. (2020), without their decay."""
-    moments(g, s)
-    step = s["momentum"] / (1 - B1**t) / (np.sqrt(s["velocity"] / (1 - B2**t)) + EPS)
-    return w - lr * np.linalg.norm(w) / np.linalg.norm(step) * step
+
+    def model(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+        moments(g, s, beta_1, beta_2)
+        step = s["momentum"] / (1 - beta_1**t) / (np.sqrt(s["velocity"] / (1 - beta_2**t)) + epsilon)
+        return w - lr * np.linalg.norm(w) / np.linalg.norm(step) * step
+
+    return model
 
 
-def adafactor(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+def adafactor(
+    beta_2_decay: float = -0.8,
+    epsilon_1: float = 1e-30,
+    epsilon_2: float = 1e-3,
+    clip_threshold: float = 1.0,
+    relative_step: bool = True,
+) -> Model:
     """Algorithms 4 and 5 of Shazeer and Stern (2018)."""
-    beta = 1 - t**-0.8
-    square = g**2 + 1e-30
-    if w.ndim < 2:
-        s["velocity"] = beta * s["velocity"] + (1 - beta) * square
-    else:
-        rows, columns = s.get("rows", 0.0), s.get("columns", 0.0)
-        s["rows"] = beta * rows + (1 - beta) * square.mean(axis=-1)
-        s["columns"] = beta * columns + (1 - beta) * square.mean(axis=-2)
-        s["velocity"] = np.outer(s["rows"], s["columns"]) / s["rows"].mean()
-    step = g / np.sqrt(s["velocity"])
-    step = step / max(1.0, float(np.sqrt((step**2).mean())))
-    return w - max(1e-3, float(np.sqrt((w**2).mean()))) * min(lr, 1 / np.sqrt(t)) * step
+
+    def model(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+        beta = 1 - t**beta_2_decay
+        square = g**2 + epsilon_1
+        if w.ndim < 2:
+            s["velocity"] = beta * s["velocity"] + (1 - beta) * square
+        else:
+            rows, columns = s.get("rows", 0.0), s.get("columns", 0.0)
+            s["rows"] = beta * rows + (1 - beta) * square.mean(axis=-1)
+            s["columns"] = beta * columns + (1 - beta) * square.mean(axis=-2)
+            s["velocity"] = np.outer(s["rows"], s["columns"]) / s["rows"].mean()
+        step = g / np.sqrt(s["velocity"])
+        step = step / max(1.0, float(np.sqrt((step**2).mean())) / clip_threshold)
+        rate = min(lr, 1 / np.sqrt(t)) if relative_step else lr
+        return w - max(epsilon_2, float(np.sqrt((w**2).mean()))) * rate * step
+
+    return model
 
 
 def muon(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
     """Jordan (2024), with the scale of Liu et al. (2025); vectors are trained by Adam. Both decay by a quarter."""
     w = w * (1 - lr * 0.25)
     if w.ndim < 2:
-        return adam(w, g, s, t, lr)
+        return adam()(w, g, s, t, lr)
     s["momentum"] = 0.75 * s["momentum"] + g
     x = g + 0.75 * s["momentum"]
     if tall := x.shape[0] > x.shape[1]:
@@ -187,19 +238,19 @@ _ADAM = {"beta_1": B1, "beta_2": B2, "epsilon": EPS}
 _MOMENTS = {"momentum": 0.0, "velocity": 0.0}
 
 CASES = (
-    Case("SGD", "optimizer.SGD", sgd),
-    Case("SGD", "optimizer.momentum", momentum(0.75, nesterov=False), {"momentum": 0.75}, {"momentum": 0}),
+    Case("SGD", "optimizer.SGD", sgd()),
+    Case("SGD", "optimizer.momentum", sgd(0.75), {"momentum": 0.75}, {"momentum": 0}),
     Case(
         "SGD",
         "optimizer.Nesterov",
-        momentum(0.625, nesterov=True),
+        sgd(0.625, nesterov=True),
         {"momentum": 0.625, "nesterov": True},
         {"momentum": 0},
     ),
     Case(
         "RMSprop",
         "optimizer.RMSprop",
-        rmsprop(0.875, 0, centered=False),
+        rmsprop(),
         {"rho": 0.875, "epsilon": EPS},
         start={"velocity": 0},
     ),
@@ -210,29 +261,29 @@ CASES = (
         {"rho": 0.75, "momentum": 0.5, "centered": True, "epsilon": EPS},
         {"average_gradient": 0, **_MOMENTS},
     ),
-    Case("Adam", "optimizer.Adam", adam, _ADAM, _MOMENTS),
-    Case("Adam", "optimizer.Adam", amsgrad, {"amsgrad": True, **_ADAM}, {"velocity_hat": 0, **_MOMENTS}),
+    Case("Adam", "optimizer.Adam", adam(), _ADAM, _MOMENTS),
+    Case("Adam", "optimizer.Adam", adam(amsgrad=True), {"amsgrad": True, **_ADAM}, {"velocity_hat": 0, **_MOMENTS}),
     Case("AdamW", "optimizer.AdamW", adamw, {"weight_decay": 0.25, **_ADAM}, _MOMENTS),
     Case(
         "Adagrad",
         "optimizer.Adagrad",
-        adagrad,
+        adagrad(),
         {"initial_accumulator_value": 0.5, "epsilon": EPS},
         {"accumulator": 0.5},
     ),
     Case(
         "Adadelta",
         "optimizer.Adadelta",
-        adadelta,
+        adadelta(),
         {"rho": B2, "epsilon": EPS},
         {"accumulated_grad": 0, "accumulated_delta_var": 0},
     ),
-    Case("Adamax", "optimizer.Adamax", adamax, _ADAM, {"momentum": 0, "norm": 0}),
-    Case("Nadam", "optimizer.Nadam", nadam, _ADAM, _MOMENTS, rtol=1e-6),
+    Case("Adamax", "optimizer.Adamax", adamax(), _ADAM, {"momentum": 0, "norm": 0}),
+    Case("Nadam", "optimizer.Nadam", nadam(), _ADAM, _MOMENTS, rtol=1e-6),
     Case(
         "Ftrl",
         "optimizer.Ftrl",
-        ftrl,
+        ftrl(),
         {
             "l1_regularization_strength": 0.25,
             "l2_regularization_strength": 0.375,
@@ -241,9 +292,9 @@ CASES = (
         },
         {"accumulator": 0.5, "linear": 0},
     ),
-    Case("Lion", "optimizer.Lion", lion, {"beta_1": B1, "beta_2": B2}, {"momentum": 0}),
-    Case("Lamb", "optimizer.Lamb", lamb, _ADAM, _MOMENTS),
-    Case("Adafactor", "optimizer.Adafactor", adafactor, start={"velocity": 0}),
+    Case("Lion", "optimizer.Lion", lion(), {"beta_1": B1, "beta_2": B2}, {"momentum": 0}),
+    Case("Lamb", "optimizer.Lamb", lamb(), _ADAM, _MOMENTS),
+    Case("Adafactor", "optimizer.Adafactor", adafactor(), start={"velocity": 0}),
     Case(
         "Muon",
         "optimizer.Muon",
@@ -264,3 +315,117 @@ CASES = (
     ),
 )
 """All cases."""
+
+
+def _at_most_one(case: Arguments) -> bool:
+    """Return whether Keras accepts and documents options together: one clipping, and no average of accumulations."""
+    chosen = [name for name in ("clipnorm", "clipvalue", "global_clipnorm") if case.get(name) is not None]
+    return len(chosen) < 2 and not (case.get("use_ema") and case.get("gradient_accumulation_steps"))
+
+
+BASE: Mapping[str, Any] = {
+    "learning_rate": (RATE, 0.5),
+    "weight_decay": (None, 0.25),
+    "clipnorm": (None, 1.5),
+    "clipvalue": (None, 0.5),
+    "global_clipnorm": (None, 1.25),
+    "use_ema": (False, True),
+    "ema_momentum": (0.75, 0.5),
+    "ema_overwrite_frequency": (None, 2),
+    "loss_scale_factor": (None, 8.0),
+    "gradient_accumulation_steps": (None, 2),
+    "name": ("one", "another"),
+}
+"""Options that every optimizer has."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """An optimizer with the values of its parameters, and the function that makes its model."""
+
+    space: Space
+    model: Callable[..., Model]
+    start: Mapping[str, float | str] = field(default_factory=dict)
+    """Slot -> first value, or the parameter that gives it."""
+    rtol: float = 1e-9
+    """Relative bound: hyperparameters that float32 does not hold exactly are not among the values."""
+
+    def own(self, case: Arguments) -> Arguments:
+        """Return the parameters of a case that the model takes."""
+        given = {value for value in self.start.values() if isinstance(value, str)}
+        return {name: case[name] for name in self.space.varied() if name not in BASE and name not in given}
+
+    def initial(self, case: Arguments, variable: Array) -> State:
+        """Return the slots before the first step."""
+        return {
+            slot: np.full_like(variable, case[value] if isinstance(value, str) else value)
+            for slot, value in self.start.items()
+        }
+
+
+def _family(name: str, model: Callable[..., Model], start: Mapping[str, Any], rtol: float = 1e-9, **own: Any) -> Family:
+    return Family(Space(f"optimizers.{name}", {**BASE, **own}, allowed=_at_most_one), model, start, rtol)
+
+
+_BETAS = {"beta_1": (B1, 0.5), "beta_2": (B2, 0.75)}
+_EPSILON = {"epsilon": (EPS, 0.125)}
+_VELOCITY = {"velocity_hat": 0, **_MOMENTS}
+
+FAMILIES = (
+    _family("SGD", sgd, {"momentum": 0}, momentum=(0.0, 0.75), nesterov=(False, True)),
+    _family(
+        "RMSprop",
+        rmsprop,
+        {"average_gradient": 0, **_MOMENTS},
+        rho=(0.875, 0.5),
+        momentum=(0.0, 0.5),
+        centered=(False, True),
+        **_EPSILON,
+    ),
+    _family("Adam", adam, _VELOCITY, amsgrad=(False, True), **_BETAS, **_EPSILON),
+    _family("AdamW", adam, _VELOCITY, amsgrad=(False, True), **_BETAS, **_EPSILON, weight_decay=(0.125, 0.25)),
+    _family(
+        "Adagrad",
+        adagrad,
+        {"accumulator": "initial_accumulator_value"},
+        initial_accumulator_value=(0.5, 0.125),
+        **_EPSILON,
+    ),
+    _family("Adadelta", adadelta, {"accumulated_grad": 0, "accumulated_delta_var": 0}, rho=(B2, 0.75), **_EPSILON),
+    _family("Adamax", adamax, {"momentum": 0, "norm": 0}, **_BETAS, **_EPSILON),
+    _family("Nadam", nadam, _MOMENTS, 1e-6, **_BETAS, **_EPSILON),
+    _family(
+        "Ftrl",
+        ftrl,
+        {"accumulator": "initial_accumulator_value", "linear": 0},
+        learning_rate_power=(-0.5, -0.25),
+        initial_accumulator_value=(0.5, 0.125),
+        l1_regularization_strength=(0.0, 0.25),
+        l2_regularization_strength=(0.0, 0.375),
+        l2_shrinkage_regularization_strength=(0.0, 0.125),
+        beta=(0.0, 0.5),
+    ),
+    _family("Lion", lion, {"momentum": 0}, **_BETAS),
+    _family("Lamb", lamb, _MOMENTS, **_BETAS, **_EPSILON),
+    _family(
+        "Adafactor",
+        adafactor,
+        {"velocity": 0},
+        1e-6,
+        beta_2_decay=(-0.75, -0.5),
+        epsilon_1=(1e-30, 0.125),
+        epsilon_2=(2.0**-10, 0.5),
+        clip_threshold=(1.0, 0.5),
+        relative_step=(True, False),
+    ),
+)
+"""Optimizers whose every parameter is varied."""
+
+WRAPPERS = (
+    Space(
+        "optimizers.LossScaleOptimizer",
+        {"initial_scale": (8.0, 2.0), "dynamic_growth_steps": (2, 3), "name": ("w", "x")},
+    ),
+    Space("optimizers.MultiOptimizer", {"loss_scale_factor": (None, 4.0), "name": ("w", "x")}),
+)
+"""Classes around an optimizer. The wrapped one has options of its own."""

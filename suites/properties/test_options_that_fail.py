@@ -1,0 +1,102 @@
+"""Pairs of options that the tests of parameters leave out, because they are wrong today: each test has an entry."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from suites.linear import COPY_WARNING
+from suites.parameters.spaces import find
+from suites.properties.test_hooks_and_logs import one_training
+from suites.tables.loss_values import examples
+from suites.tables.metric_values import MEASURES
+
+pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(COPY_WARNING)]
+
+PLAIN = {
+    "outputs": "one",
+    "loss_weights": "no",
+    "weights": "no",
+    "metrics": "no",
+    "steps_per_execution": "1",
+    "batches": "3",
+    "rest": "0",
+    "validation": "no",
+    "epochs": "1",
+    "run_eagerly": "False",
+    "then": "evaluate",
+}
+"""The training of ``test_hooks_and_logs``, from which each test here takes one or two choices."""
+SMOOTHED = ("losses.CategoricalCrossentropy", "losses.CategoricalFocalCrossentropy", "metrics.CategoricalCrossentropy")
+
+
+@pytest.mark.ddl(strategies=["one_device", "mirrored"])
+@pytest.mark.ddl_item("loss.reductions", "metric.KLDivergence")
+@pytest.mark.parametrize("api", SMOOTHED)
+def test_labels_are_smoothed_over_the_classes_of_an_axis(api, ddl_strategy):
+    """Give the same examples with the classes on the last axis and on another one."""
+    truth, predicted = examples("classes", 6)
+    found = []
+    for axis in (-1, 1):
+        with ddl_strategy.scope():
+            made = find(api)(label_smoothing=0.25, axis=axis)
+            found.append(float(made(np.moveaxis(truth, -1, axis), np.moveaxis(predicted, -1, axis))))
+    assert found[1] == pytest.approx(found[0], rel=1e-9)
+
+
+@pytest.mark.ddl(strategies=["one_device", "mirrored"])
+@pytest.mark.ddl_item("metric.Precision_Recall")
+@pytest.mark.parametrize("name", ["Precision", "Recall"])
+def test_one_class_takes_weights_of_elements(name, ddl_strategy):
+    measure = next(one for one in MEASURES if one.space.name == name)
+    truth, predicted = examples("binary", 12, flat=True)
+    weights = np.linspace(0.25, 3, truth.size).reshape(truth.shape)
+    with ddl_strategy.scope():
+        metric = find(f"metrics.{name}")(class_id=1)
+        metric.update_state(truth, predicted, sample_weight=weights)
+    expected = measure.model(truth, predicted, weights, {"class_id": 1})
+    np.testing.assert_allclose(metric.result(), expected, rtol=2e-7)
+
+
+@pytest.mark.ddl(strategies=["one_device"])
+@pytest.mark.ddl_item("metric.Confusion_counts", shows="behavior")
+def test_thresholds_may_be_a_tuple(ddl_strategy):
+    with ddl_strategy.scope():
+        metric = find("metrics.TruePositives")(thresholds=(0.25, 0.75))
+        metric.update_state([1.0, 1.0], [0.5, 0.9])
+    np.testing.assert_array_equal(metric.result(), [2, 1])
+
+
+@pytest.mark.ddl(strategies=["one_device", "mirrored"])
+@pytest.mark.ddl_item("metric.R2")
+def test_an_adjusted_score_counts_examples(ddl_strategy):
+    """The examples are as many with one output as with four."""
+    measure = next(one for one in MEASURES if one.space.name == "R2Score")
+    truth, predicted = examples("real", 12, flat=True)
+    with ddl_strategy.scope():
+        metric = find("metrics.R2Score")(num_regressors=2)
+        metric.update_state(truth, predicted)
+    case = {"class_aggregation": "uniform_average", "num_regressors": 2}
+    np.testing.assert_allclose(metric.result(), measure.model(truth, predicted, None, case), rtol=1e-9)
+
+
+@pytest.mark.ddl(strategies=["one_device", "mirrored"])
+@pytest.mark.ddl_item("fit.multi_output", "fit.fit.history")
+def test_the_loss_of_an_output_counts_the_examples_of_a_last_batch(ddl_strategy):
+    one_training(ddl_strategy, {**PLAIN, "outputs": "dict", "rest": "2"})
+
+
+@pytest.mark.ddl(strategies=["one_device"])
+@pytest.mark.ddl_item("callback.call_counts_and_order_of_all_hooks", shows="behavior")
+@pytest.mark.parametrize("run_eagerly", ["False", "True"])
+def test_an_execution_with_fewer_steps_ends_at_the_last_batch(run_eagerly, ddl_strategy):
+    one_training(ddl_strategy, {**PLAIN, "steps_per_execution": "3", "batches": "5", "run_eagerly": run_eagerly})
+
+
+@pytest.mark.ddl(strategies=["one_device"])
+@pytest.mark.ddl_item("layer.Dense", shows="behavior")
+def test_a_penalty_of_angles_takes_float64(ddl_strategy):
+    """Orthogonal rows have no penalty."""
+    with ddl_strategy.scope():
+        found = find("regularizers.OrthogonalRegularizer")()(np.eye(3))
+    assert float(found) == pytest.approx(0, abs=1e-6)
