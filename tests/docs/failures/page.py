@@ -21,7 +21,7 @@ _COMMAND = f"pytest-ddl check train.py:train --strategy=STRATEGY {' '.join(_OPTI
 HEAD = f"""\
 # Failures
 
-Eight mistakes that are common in distributed training, each with its report and with the lines that mend it. They are
+Eight mistakes that are common in distributed training, each with its report and with the code that fixes it. They are
 made in this correct program:
 
 ```python
