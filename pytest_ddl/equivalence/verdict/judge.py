@@ -164,17 +164,25 @@ def conclude(
     )
 
 
-def concluded_from(report: Report, results: Sequence[CheckResult], reference: TrainingRecord | None = None) -> Report:
+def concluded_from(
+    report: Report,
+    results: Sequence[CheckResult],
+    reference: TrainingRecord | None = None,
+    understood: Sequence[Finding] = (),
+) -> Report:
     """Conclude again, from other results of the same runs.
 
     :param reference: another run on one device that the results compare with.
+    :param understood: findings that repeated runs explained. They belong to no check.
     """
     ours, theirs = reference or report.reference, report.distributed
     assert ours is not None
     assert theirs is not None
     expected = Expectations(report.expectations)
-    concluded = conclude(results, ours, theirs, expected, strict=report.strict, roles=report.roles)
-    return replace(concluded, tolerance=report.tolerance if reference is None else None)
+    explained = [CheckResult("", Outcome.PASS, findings=tuple(understood))] if understood else []
+    concluded = conclude([*results, *explained], ours, theirs, expected, strict=report.strict, roles=report.roles)
+    tolerance = report.tolerance if reference is None else None
+    return replace(concluded, results=concluded.results[: len(results)], tolerance=tolerance)
 
 
 def _run(check: Check, comparison: Comparison) -> CheckResult:
