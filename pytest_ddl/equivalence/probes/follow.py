@@ -18,7 +18,7 @@ from pytest_ddl.equivalence.evidence.observe import is_uneven, of_kind, shared_s
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Symptom
 from pytest_ddl.equivalence.probes.repeating import left_open, timed
 from pytest_ddl.equivalence.roles import Role
-from pytest_ddl.equivalence.verdict.behind import is_recomputed
+from pytest_ddl.equivalence.verdict.doubts import is_recomputed
 from pytest_ddl.equivalence.verdict.judge import concluded_from
 from pytest_ddl.equivalence.verdict.own_steps import up_to
 from pytest_ddl.equivalence.verdict.report import Report

@@ -23,8 +23,7 @@ from pytest_ddl.equivalence.known.catalogue import recognized
 from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.roles import NO_ROLE, Role, Roles
 from pytest_ddl.equivalence.verdict.accounts import ledger_of
-from pytest_ddl.equivalence.verdict.behind import behind
-from pytest_ddl.equivalence.verdict.doubts import later, uncompared, undecided, unseen
+from pytest_ddl.equivalence.verdict.doubts import behind, later, uncompared, undecided, unseen
 from pytest_ddl.equivalence.verdict.lines import with_lines
 from pytest_ddl.equivalence.verdict.own_steps import Cut, step_by_step
 from pytest_ddl.equivalence.verdict.precedence import root_causes
