@@ -249,6 +249,25 @@ def test_merging_respects_what_is_expected() -> None:
     assert not report.unused_expectations
 
 
+def test_joining_keeps_each_excuse_and_each_doubt_once() -> None:
+    first, second = (Finding("STEP-EQ", "differs", cause=cause) for cause in ("scaled", "stale"))
+    doubt, other = Doubt("STEP-EQ", "one"), Doubt("LOSS-EQ", "two")
+    declared = {"scaled": "why", "stale": "why", "idle": "why"}
+    plain = some(expected=((first, "why"),), unused_expectations={"stale": "why", "idle": "why"}, doubts=(doubt,))
+    again = some(
+        expected=((first, "why"), (second, "why")),
+        unused_expectations={"idle": "why"},
+        doubts=(doubt, other),
+        known=(replace(first, known="a-behavior"),),
+        expectations=declared,
+    )
+    joined = plain.joined(again)
+    assert joined.expected == ((first, "why"), (second, "why"))
+    assert joined.unused_expectations == {"idle": "why"}
+    assert joined.doubts == (doubt, other)
+    assert joined.joined(again).known == joined.known == again.known
+
+
 def test_merging_keeps_the_worse_outcome() -> None:
     undecided = some(
         results=(CheckResult("METRIC-EQ", Outcome.INCONCLUSIVE, "wide"),), doubts=(Doubt("METRIC-EQ", "wide"),)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from pytest_ddl.equivalence.evidence.effective import moved
 from pytest_ddl.equivalence.evidence.metric_state import combined
 from pytest_ddl.equivalence.evidence.observe import is_uneven, of_kind, shared_steps
-from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Symptom
+from pytest_ddl.equivalence.findings import CheckResult, Finding, Symptom
 from pytest_ddl.equivalence.probes.repeating import left_open, timed
 from pytest_ddl.equivalence.roles import Role
-from pytest_ddl.equivalence.verdict.behind import is_recomputed
+from pytest_ddl.equivalence.verdict.doubts import is_recomputed
 from pytest_ddl.equivalence.verdict.judge import concluded_from
 from pytest_ddl.equivalence.verdict.own_steps import up_to
 from pytest_ddl.equivalence.verdict.report import Report
@@ -103,9 +103,8 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     if ours is None or ours.errors or not ours.taken_over or _tolerated(again):
         return report  # one device could not take over values; the plain report names what is not compared
     results = [_result(result, again) for result in report.results]
-    verified = tuple(finding for finding in report.excused if finding.verified)
-    understood = CheckResult("", Outcome.PASS, findings=verified)
-    concluded = concluded_from(report, [*results, understood], ours)
+    verified = [finding for finding in report.excused if finding.verified]
+    concluded = concluded_from(report, results, ours, verified)
     of_results = concluded_from(report, report.results, ours).notes
     kept = [doubt for doubt in report.doubts if not report.roles.have(doubt, Role.VALUES)]
     text = (

@@ -108,8 +108,7 @@ def probe(
     ]
     remains = any(report.roles.have(finding, Role.NUMBERS) for finding in again.findings)
     tolerated = [] if remains or open_again else _tolerated(report, off, change)
-    understood = CheckResult("", Outcome.PASS, findings=tuple(tolerated))
-    concluded = concluded_from(report, [*results, understood])
+    concluded = concluded_from(report, results, understood=tolerated)
     plain = concluded_from(report, report.results)
     others = [doubt for doubt in report.doubts if doubt not in plain.doubts]
     open_still = [d for d in (*concluded.doubts, *others) if not report.roles.have(d, Role.NUMBERS)]

@@ -59,9 +59,8 @@ def _joined(runs: Aligned, parted: Parting, again: Aligned, judged: Callable[[Al
         return report
     # The second comparison has the same steps, so a check that passes there leaves nothing open.
     passed = {result.check for result in report.results if result.outcome is Outcome.PASS}
-    left = (doubt for doubt in before.doubts if doubt.check not in passed)
-    doubts = tuple(dict.fromkeys((*report.doubts, *left)))
-    return replace(report, doubts=doubts, seconds=report.seconds + before.seconds)
+    left = tuple(doubt for doubt in before.doubts if doubt.check not in passed)
+    return report.joined(replace(before, doubts=left, notes=()))
 
 
 def _before(runs: Aligned, step: int) -> Aligned:

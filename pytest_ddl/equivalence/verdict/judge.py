@@ -23,8 +23,7 @@ from pytest_ddl.equivalence.known.catalogue import recognized
 from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.roles import NO_ROLE, Role, Roles
 from pytest_ddl.equivalence.verdict.accounts import ledger_of
-from pytest_ddl.equivalence.verdict.behind import behind
-from pytest_ddl.equivalence.verdict.doubts import later, uncompared, undecided, unseen
+from pytest_ddl.equivalence.verdict.doubts import behind, later, uncompared, undecided, unseen
 from pytest_ddl.equivalence.verdict.lines import with_lines
 from pytest_ddl.equivalence.verdict.own_steps import Cut, step_by_step
 from pytest_ddl.equivalence.verdict.precedence import root_causes
@@ -164,17 +163,25 @@ def conclude(
     )
 
 
-def concluded_from(report: Report, results: Sequence[CheckResult], reference: TrainingRecord | None = None) -> Report:
+def concluded_from(
+    report: Report,
+    results: Sequence[CheckResult],
+    reference: TrainingRecord | None = None,
+    understood: Sequence[Finding] = (),
+) -> Report:
     """Conclude again, from other results of the same runs.
 
     :param reference: another run on one device that the results compare with.
+    :param understood: findings that repeated runs explained. They belong to no check.
     """
     ours, theirs = reference or report.reference, report.distributed
     assert ours is not None
     assert theirs is not None
     expected = Expectations(report.expectations)
-    concluded = conclude(results, ours, theirs, expected, strict=report.strict, roles=report.roles)
-    return replace(concluded, tolerance=report.tolerance if reference is None else None)
+    explained = [CheckResult("", Outcome.PASS, findings=tuple(understood))] if understood else []
+    concluded = conclude([*results, *explained], ours, theirs, expected, strict=report.strict, roles=report.roles)
+    tolerance = report.tolerance if reference is None else None
+    return replace(concluded, results=concluded.results[: len(results)], tolerance=tolerance)
 
 
 def _run(check: Check, comparison: Comparison) -> CheckResult:

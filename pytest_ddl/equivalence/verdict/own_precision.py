@@ -42,21 +42,9 @@ def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report
         )
         return replace(own, notes=(Note(NoteKind.HOW, text), *own.notes))
     text = f"compared in {wide} instead of {names}, and also in {names} as far as its rounding allows"
-    known = {(finding.cause, finding.owner) for finding, _reason in report.expected}
-    return replace(
-        report,
-        expected=(*report.expected, *((f, reason) for f, reason in own.expected if (f.cause, f.owner) not in known)),
-        known=(*report.known, *(f for f in own.known if f.known not in {other.known for other in report.known})),
-        unused_expectations={
-            cause: reason for cause, reason in report.unused_expectations.items() if cause in own.unused_expectations
-        },
-        doubts=(
-            *report.doubts,
-            *(Doubt(doubt.check, f"in {names}: {doubt.reason}") for doubt in own.doubts if doubt not in report.doubts),
-        ),
-        notes=tuple(dict.fromkeys((Note(NoteKind.HOW, text), *report.notes, *own.notes))),
-        seconds=report.seconds + own.seconds,
-    )
+    doubts = (Doubt(d.check, f"in {names}: {d.reason}") for d in own.doubts if d not in report.doubts)
+    how = replace(report, notes=(Note(NoteKind.HOW, text), *report.notes))
+    return how.joined(replace(own, doubts=tuple(doubts)))
 
 
 _ROUNDINGS = 8

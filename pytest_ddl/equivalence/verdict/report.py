@@ -165,6 +165,27 @@ class Report:
             doubts=(*self.doubts, doubt),
         )
 
+    def joined(self, again: Report) -> Report:
+        """Return the report with what another comparison of the program found, excused and left open, each once.
+
+        The results stay those of this report. An expectation is unused only if neither comparison used it.
+        """
+        declared = {(finding.cause, finding.owner) for finding, _why in self.expected}
+        tolerated = {finding.cause for finding in self.approximations}
+        recognized = {finding.known for finding in self.known}
+        unused = {key: why for key, why in self.unused_expectations.items() if key in again.unused_expectations}
+        return replace(
+            self,
+            findings=[*self.findings, *again.findings],
+            expected=(*self.expected, *((f, why) for f, why in again.expected if (f.cause, f.owner) not in declared)),
+            approximations=(*self.approximations, *(f for f in again.approximations if f.cause not in tolerated)),
+            known=(*self.known, *(f for f in again.known if f.known not in recognized)),
+            unused_expectations=unused,
+            doubts=tuple(dict.fromkeys((*self.doubts, *again.doubts))),
+            notes=tuple(dict.fromkeys((*self.notes, *again.notes))),
+            seconds=self.seconds + again.seconds,
+        )
+
     def merged(self, again: Report, check: str, what: str) -> Report:
         """Add the verdict of a repeated comparison, under the name of the check that it was repeated for.
 
@@ -174,7 +195,6 @@ class Report:
         :param what: how the programs were run.
         """
         declared = Expectations(self.expectations).excusing(again.findings)
-        tolerated = {finding.cause for finding in self.approximations}
 
         def renamed(finding: Finding) -> Finding:
             return replace(finding, check=check, message=f"{what}: {finding.message}")
@@ -184,33 +204,28 @@ class Report:
         excused += [(renamed(finding), why) for finding, why in again.expected]
         left = [at for at in range(len(found)) if at not in declared]
         findings = [found[at] for at in left]
-        approximations = [renamed(finding) for finding in again.approximations if finding.cause not in tolerated]
-        recognized = {finding.known for finding in self.known}
-        of_frameworks = [renamed(finding) for finding in again.known if finding.known not in recognized]
         doubts = [Doubt(check, f"{what}: {doubt.reason if doubt.check == check else doubt}") for doubt in again.doubts]
-        known = {(finding.cause, finding.owner) for finding, _why in self.expected}
+        other = replace(
+            again,
+            findings=findings,
+            approximations=tuple(map(renamed, again.approximations)),
+            known=tuple(map(renamed, again.known)),
+            expected=tuple(excused),
+            unused_expectations={k: why for k, why in again.unused_expectations.items() if k not in declared.values()},
+            doubts=tuple(doubts),
+            notes=(),
+        )
+        joined = self.joined(other)
+        excused_too = (*joined.approximations[len(self.approximations) :], *joined.known[len(self.known) :])
         own = again.result(check)
         outcome = Outcome.FAIL if findings else Outcome.INCONCLUSIVE if doubts else None
         outcome = outcome or (own.outcome if own and not own.findings else Outcome.PASS)
         reason = own.reason if own else again.verdict
         if findings or doubts:
             reason = again.findings[left[0]].message if left else str(again.doubts[0])
-        result = CheckResult(check, outcome, f"{what}: {reason}", (*found, *approximations, *of_frameworks))
-        return replace(
-            self,
-            results=tuple(_worse(known, result) if known.check == check else known for known in self.results),
-            findings=[*self.findings, *findings],
-            approximations=(*self.approximations, *approximations),
-            known=(*self.known, *of_frameworks),
-            expected=(*self.expected, *(pair for pair in excused if (pair[0].cause, pair[0].owner) not in known)),
-            unused_expectations={
-                key: why
-                for key, why in self.unused_expectations.items()
-                if key in again.unused_expectations and key not in declared.values()
-            },
-            doubts=(*self.doubts, *doubts),
-            seconds=self.seconds + again.seconds,
-        )
+        result = CheckResult(check, outcome, f"{what}: {reason}", (*found, *excused_too))
+        results = tuple(_worse(plain, result) if plain.check == check else plain for plain in self.results)
+        return replace(joined, results=results)
 
     def __str__(self) -> str:
         return render_report(self.rendered(self.front_end))
