@@ -47,7 +47,9 @@ def data_of(measure: Measure, case: dict[str, Any], rows: int) -> tuple[Array, A
 def test_a_metric_is_its_definition(measure, ddl_strategy):
     """Update with uneven parts, begin again, and update with other parts: a state that is left would show."""
     wrong, replicas = Wrong(), replicas_of(ddl_strategy)
-    cases = measure.space.cases(weights=measure.forms, labels=labels_of(measure.data))
+    # A mean takes each update with one weight for all as one value, whatever number of examples it has.
+    forms = [form for form in measure.forms if replicas == 1 or form != "one"]
+    cases = measure.space.cases(weights=forms, labels=labels_of(measure.data))
     made: list[Any] = []
     for case in cases:
         metric = None
