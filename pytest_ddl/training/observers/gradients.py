@@ -255,8 +255,8 @@ class GradientObserver(Observer):
         self._safely(self._end_lines, None)
         names = self._safely(self._unwatched.names, [], self.recorder.completed)
         facts: dict[str, Any] = {"unwatched": names} if names else {}
-        if self._of_calls and (self.recorder.asynchronous or self.settings.keep_calls):
-            # The same object gets the gradients that are computed after the last recorded step.
+        if self.recorder.asynchronous or self.settings.keep_calls:
+            # The same object gets the gradients that are computed after the last recorded step, perhaps all of them.
             facts["gradients_of_calls"] = self._of_calls
         return {"facts": facts}
 
