@@ -53,9 +53,7 @@ def weights_are_read_and_written_back(run, sin):
         weight = tf.Variable(tf.zeros((loops.FEATURES, 1)), name="weight")
     run.watch(variables=[weight])
 
-    @tf.function
-    def train_step(iterator):
-        x = tf.cast(next(iterator)[0], tf.float32)
+    def replica_step(x):
         before = weight.read_value()
         with tf.control_dependencies([before]):
             work = tf.random.stateless_uniform((300, 300), (1, 2))
@@ -69,6 +67,10 @@ def weights_are_read_and_written_back(run, sin):
         else:
             weight.assign_sub(0.01 * gradient)
         return loss
+
+    @tf.function
+    def train_step(iterator):
+        return run.strategy.run(replica_step, args=(tf.cast(next(iterator)[0], tf.float32),))
 
     def data(_context):
         return tf.data.Dataset.from_tensors((np.ones((run.global_batch_size, loops.FEATURES), "float32"),)).repeat(80)
