@@ -16,7 +16,7 @@ _WRITTEN = re.compile(r"%%(?:writefile|file)\s+(\S+)")
 _CELL = "# --- code cell "
 """Start of the line above each cell."""
 _WRITER = "pytest_ddl.trying.written"
-_STRATEGY = re.compile(r"\bdistribute\b|Strategy\b")
+_STRATEGY = re.compile(r"Strategy\b|\.scope\(")
 
 
 class ScriptError(ValueError):
@@ -48,7 +48,11 @@ class Script:
 
     @property
     def mentions_strategy(self) -> bool:
-        """True if the code uses ``tf.distribute`` itself."""
+        """True if the code constructs a strategy, or enters the scope of one.
+
+        A ``train_step`` may ask ``tf.distribute.get_strategy()`` for the number of replicas and leave the rest to
+        whoever calls it.
+        """
         return any(_STRATEGY.search(line.partition("#")[0]) for line in self.code.splitlines())
 
     def line_with_copied_count(self) -> int | None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+REPORT = ROOT / "docs/checking-training.md"
 _BLOCK = re.compile(r"<!-- (?P<name>[^>]+) -->\n```\w*\n(?P<text>.*?)```", re.DOTALL)
 _PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 
 
-def blocks() -> dict[str, str]:
-    return {match["name"]: match["text"] for match in _BLOCK.finditer(README.read_text(encoding="utf-8"))}
+def blocks(page: Path = README) -> dict[str, str]:
+    return {match["name"]: match["text"] for match in _BLOCK.finditer(page.read_text(encoding="utf-8"))}
 
 
 def with_the_mistake(program: str, diff: str) -> str:
@@ -54,13 +56,28 @@ def test_example_passes_with_an_optimizer_that_has_slots(pytester: pytest.Pytest
 
 @pytest.mark.slow
 def test_mistake_fails_as_shown(pytester: pytest.Pytester) -> None:
-    found = blocks()
-    program = with_the_mistake(found["example: test_train.py"], found["example: the mistake"])
+    found = blocks(REPORT)
+    program = with_the_mistake(blocks()["example: test_train.py"], found["example: the mistake"])
     result = run(pytester, program, "--ddl-strategy=mirrored")
     result.assert_outcomes(failed=1)
     shown = normalized(found["example: the failure"])
     printed = normalized("\n".join(line for line in result.outlines if line.startswith("E")))
     assert shown == printed
+
+
+@pytest.mark.slow
+def test_the_tried_script_fails_as_shown_and_passes_with_the_fix(pytester: pytest.Pytester) -> None:
+    found = blocks()
+    script, shown = found["example: train.py"], found["example: the try"]
+    fixed = "        gradients = tape.gradient(loss,"
+    assert script.count(fixed) == 1
+    *_report, fix = shown.rstrip().splitlines()
+    pytester.makepyfile(train=script, right=script.replace(fixed, f"            {fix.strip()}\n{fixed}"))
+    command = (sys.executable, "-m", "pytest_ddl.cli", "try", "--strategy=mirrored")
+    result = pytester.run(*command, "train.py", timeout=300)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert " ".join(normalized(shown)) in " ".join(normalized(result.stdout.str()))
+    assert pytester.run(*command, "right.py", timeout=300).ret == pytest.ExitCode.OK
 
 
 @pytest.mark.slow

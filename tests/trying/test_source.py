@@ -51,7 +51,14 @@ def test_what_cannot_be_run_is_refused(name: str, text: str, message: str, tmp_p
 
 @pytest.mark.parametrize(
     ("code", "mentions"),
-    [("s = tf.distribute.get_strategy()", True), ("# tf.distribute", False), ("model.fit(x)", False)],
+    [
+        ("s = tf.distribute.MirroredStrategy()", True),
+        ("with get_strategy().scope():", True),
+        ("loss /= tf.distribute.get_strategy().num_replicas_in_sync", False),
+        ("with tf.name_scope('a'):", False),
+        ("# tf.distribute.MirroredStrategy()", False),
+        ("model.fit(x)", False),
+    ],
 )
 def test_a_strategy_is_found_in_the_text(code: str, mentions: bool) -> None:
     assert Script("a.py", code).mentions_strategy is mentions

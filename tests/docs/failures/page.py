@@ -33,7 +33,8 @@ Each report is what this command prints, without the table of all checks at its 
 {_COMMAND}
 ```
 
-The [README](../README.md) shows a whole report. A test with `ddl_equivalence` prints the same. This page is generated:
+[Checking training](checking-training.md#a-report) shows a whole report. A test with `ddl_equivalence` prints the same.
+This page is generated:
 `python -m tests.docs.failures.page`. [Causes](causes.md) has all causes.
 """
 
