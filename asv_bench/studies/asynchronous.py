@@ -23,14 +23,12 @@ from asv_bench.studies.asynchronous_program import (
 from asv_bench.studies.asynchronous_report import Cell, report
 from asv_bench.studies.report import Report
 from asv_bench.studies.running import add_common, conduct, numbers, tell
-from pytest_ddl.bench.launching.answers import BenchError, all_of
+from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import fresh_ranks
 from pytest_ddl.bench.launching.records import SEED
 from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.bench.training_to_target import StepsToTarget, steps_to_target
-from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.harness import process_harness
-from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.training.settings import RunSettings
 
 NAME = "async"
@@ -161,16 +159,12 @@ def launch(images: Images, setting: Setting, seed: int, timeout: float) -> Cours
     harness = process_harness()
     variant = variant_of(setting)
     spec = harness.registry.parse_variant(variant)
-    mark = DdlMark(device="cpu", isolation="fresh")
-    if reason := harness.unavailable(spec, mark):
-        raise BenchError(f"{spec} cannot run here: {reason}")
     together = setting.workers if setting.mode == SYNCHRONOUS else 1
     settings = RunSettings(setting.batch * together, seed=seed, tmp_path=str(harness.shared_folder), observe=False)
-    with harness.cluster(spec, mark, fresh=True) as cluster:
-        job = ship.pack(train, (images, setting, settings))
-        answers = cluster.ask(RequestKind.CALL, job, deadline=time.monotonic() + timeout)
-        cluster.retired = cluster.retired or "a study ran in it"
-    courses: list[Course] = all_of(answers, f"in {setting.mode} training under {variant}")
+    with fresh_ranks(harness, spec) as ranks:
+        doing = f"in {setting.mode} training under {variant}"
+        deadline = time.monotonic() + timeout
+        courses: list[Course] = ranks.call(train, images, setting, settings, deadline=deadline, doing=doing)
     prove(courses, setting)
     return courses[0]
 

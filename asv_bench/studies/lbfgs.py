@@ -33,12 +33,10 @@ from asv_bench.studies.lbfgs_verdict import (
 from asv_bench.studies.published import SANDBLASTER, published_table
 from asv_bench.studies.report import Report
 from asv_bench.studies.running import add_common, conduct, numbers, tell
-from pytest_ddl.bench.launching.answers import BenchError, all_of
+from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import fresh_ranks
 from pytest_ddl.bench.outcome import UsageError
-from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.harness import process_harness
-from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.web.results import Table
 
 NAME = "lbfgs"
@@ -126,13 +124,9 @@ def launch(variant: str, orders: Orders, timeout: float) -> list[RankCourse]:
     """
     harness = process_harness()
     spec = harness.registry.parse_variant(variant)
-    mark = DdlMark(device="cpu", isolation="fresh")
-    if reason := harness.unavailable(spec, mark):
-        raise BenchError(f"{spec} cannot run here: {reason}")
-    with harness.cluster(spec, mark, fresh=True) as cluster:
-        answers = cluster.ask(RequestKind.CALL, ship.pack(solve, (orders,)), deadline=time.monotonic() + timeout)
-        cluster.retired = cluster.retired or "a study ran in it"
-    found: list[RankCourse] = all_of(answers, f"in L-BFGS under {variant}")
+    with fresh_ranks(harness, spec) as ranks:
+        doing = f"in L-BFGS under {variant}"
+        found: list[RankCourse] = ranks.call(solve, orders, deadline=time.monotonic() + timeout, doing=doing)
     return found
 
 

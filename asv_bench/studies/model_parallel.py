@@ -16,14 +16,13 @@ from asv_bench.studies.published import LARGER, WIDE, published_table
 from asv_bench.studies.report import Report
 from asv_bench.studies.running import add_common, conduct, numbers, tell
 from asv_bench.studies.wide_program import bytes_on_devices, train_wide
-from pytest_ddl.bench.launching.answers import BenchError, all_of
+from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import fresh_ranks
 from pytest_ddl.bench.launching.records import BenchSpec, Launch
 from pytest_ddl.bench.matrix import measure
 from pytest_ddl.bench.metrics.costs import MEBIBYTE, peak_memory
 from pytest_ddl.bench.metrics.estimates import interval
 from pytest_ddl.bench.outcome import UsageError
-from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.harness import process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.web.results import NONE, Table
@@ -139,12 +138,10 @@ def device_bytes(variant: str, width: int, device: str, timeout: float) -> int:
     """
     harness = process_harness()
     spec = harness.registry.parse_variant(variant)
-    with harness.cluster(spec, DdlMark(device=device, isolation="fresh"), fresh=True) as cluster:
-        answers = cluster.ask(
-            RequestKind.CALL, ship.pack(bytes_on_devices, (width,)), deadline=time.monotonic() + timeout
-        )
-        cluster.retired = cluster.retired or "a study ran in it"
-    found: list[Mapping[str, int]] = all_of(answers, f"while variables were counted under {variant}")
+    with fresh_ranks(harness, spec, device) as ranks:
+        doing = f"while variables were counted under {variant}"
+        deadline = time.monotonic() + timeout
+        found: list[Mapping[str, int]] = ranks.call(bytes_on_devices, width, deadline=deadline, doing=doing)
     return max(size for rank in found for size in rank.values())
 
 

@@ -62,9 +62,7 @@ def measure_collectives(
     :raises BenchError: if the variant cannot run here, or a rank fails.
     :raises ValueError: if an argument is invalid.
     """
-    from pytest_ddl.bench.launching.answers import BenchError, all_of
-    from pytest_ddl.cluster import ship
-    from pytest_ddl.cluster.protocol import RequestKind
+    from pytest_ddl.bench.launching.ranks import fresh_ranks
     from pytest_ddl.harness import process_harness
     from pytest_ddl.items.selection import DdlMark
 
@@ -72,30 +70,26 @@ def measure_collectives(
     harness = process_harness()
     spec = harness.registry.parse_variant(variant)
     chosen = {} if arguments is None else {spec.name: arguments}
-    mark = DdlMark(device=device, isolation="fresh", arguments=chosen)
-    if reason := harness.unavailable(spec, mark):
-        raise BenchError(f"{spec} cannot run here: {reason}")
     replicas = harness.registry[spec.name].num_replicas(spec)
     if replicas < 2 or spec.name == "tpu":
         raise ValueError(f"variant={variant!r} has no collectives to time here: give one with 2 replicas or more")
     cores = cores_per_replica(harness, spec) if pin else 0
     deadline = time.monotonic() + timeout
     environ = pinned_environ(harness.registry[spec.name], spec, cores)
-    with harness.cluster(spec, mark, fresh=True, environ=environ) as cluster:
-        job = ship.pack(time_collectives, (tuple(sizes), tuple(kinds), samples, cores))
-        answers = cluster.ask(RequestKind.CALL, job, deadline=deadline)
-        # Retire the cluster: its processes are no longer fresh for another user.
-        cluster.retired = cluster.retired or "collectives were measured in it"
-        used = harness.device_for(spec, mark)
-    ranks: list[dict[tuple[str, int], list[float]]] = all_of(answers, "while collectives were timed")
+    with fresh_ranks(harness, spec, device, environ=environ, arguments=chosen) as ranks:
+        found: list[dict[tuple[str, int], list[float]]] = ranks.call(
+            time_collectives, tuple(sizes), tuple(kinds), samples, cores,
+            deadline=deadline, doing="while collectives were timed",
+        )  # fmt: skip
+    used = harness.device_for(spec, DdlMark(device=device))
     facts = machine_facts()
     return [
         CollectiveTiming(
             str(spec), kind, size, replicas,
-            tuple(max(calls) for calls in zip(*(rank[kind, size] for rank in ranks), strict=True)),
+            tuple(max(calls) for calls in zip(*(rank[kind, size] for rank in found), strict=True)),
             _per_call(size), used, cores > 0, facts,
         )
-        for kind, size in ranks[0]
+        for kind, size in found[0]
     ]  # fmt: skip
 
 

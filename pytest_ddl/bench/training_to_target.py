@@ -137,11 +137,8 @@ def steps_to_target(
     :raises BenchError: if a trial fails.
     :raises ValueError: if an argument is invalid.
     """
-    from pytest_ddl.bench.launching.answers import BenchError, all_of
-    from pytest_ddl.cluster import ship
-    from pytest_ddl.cluster.protocol import RequestKind
+    from pytest_ddl.bench.launching.ranks import fresh_ranks
     from pytest_ddl.harness import process_harness
-    from pytest_ddl.items.selection import DdlMark
 
     rates = _rates(batch_sizes, learning_rates)
     harness = process_harness()
@@ -151,22 +148,18 @@ def steps_to_target(
         raise ValueError(f"variant={variant!r}: steps depend on the global batch, so give one of {', '.join(names)}")
     if max_steps < 1:
         raise ValueError(f"max_steps={max_steps!r} must be at least 1")
-    mark = DdlMark(device=device, isolation="fresh")
-    if reason := harness.unavailable(spec, mark):
-        raise BenchError(f"{spec} cannot run here: {reason}")
     deadline = time.monotonic() + timeout
     examples = window if window is not None else max(rates)
     folder = Path(tempfile.mkdtemp(prefix="steps-", dir=harness.shared_folder))
     trials = []
     try:
-        with harness.cluster(spec, mark, fresh=True) as cluster:
+        with fresh_ranks(harness, spec, device) as ranks:
             for batch, rate in ((batch, rate) for batch, several in rates.items() for rate in several):
                 settings = RunSettings(batch, max_steps, SEED, tmp_path=str(folder), observe=False, repeat=True)
-                job = ship.pack(run_trial, (functools.partial(train, learning_rate=rate), settings, target, examples))
-                answers = cluster.ask(RequestKind.CALL, job, deadline=deadline)
-                (trial,) = all_of(answers, f"in training with batch {batch} and learning rate {rate:g}")
+                program = functools.partial(train, learning_rate=rate)
+                doing = f"in training with batch {batch} and learning rate {rate:g}"
+                (trial,) = ranks.call(run_trial, program, settings, target, examples, deadline=deadline, doing=doing)
                 trials.append(TargetTrial(batch, rate, *trial))
-            cluster.retired = cluster.retired or "it was trained in"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return StepsToTarget(target, tuple(trials))

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 from asv_bench.studies.mnist.epochs import Orders, RankAnswer, run_epochs
 from asv_bench.studies.mnist.program import train_mnist
 from asv_bench.studies.mnist.results import Training
-from pytest_ddl.bench.launching.answers import PARTING, BenchError, all_of
+from pytest_ddl.bench.launching.answers import PARTING, BenchError
 from pytest_ddl.bench.launching.machine import machine_facts
 from pytest_ddl.bench.launching.pinning import pinned_environ
+from pytest_ddl.bench.launching.ranks import fresh_ranks
 from pytest_ddl.bench.launching.records import SEED
-from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
@@ -107,22 +106,23 @@ def train_once(harness: Harness, plan: Plan, variant: str, repeat: int) -> Train
     spec = harness.registry.parse_variant(variant)
     mark = DdlMark(device=plan.device, isolation="fresh")
     environ = pinned_environ(harness.registry[spec.name], spec, plan.cores_per_replica)
-    with harness.cluster(spec, mark, fresh=True, environ=environ) as cluster:
-        batch = plan.global_batch(cluster.num_replicas)
+    with fresh_ranks(harness, spec, plan.device, environ=environ) as ranks:
+        batch = plan.global_batch(ranks.num_replicas)
         steps_per_epoch = plan.train_images // batch
         settings = RunSettings(
             global_batch_size=batch, seed=SEED + repeat, tmp_path=str(harness.shared_folder), observe=False
         )
         orders = Orders(str(plan.file), steps_per_epoch, plan.cores_per_replica)
-        answers = cluster.ask(
-            RequestKind.CALL,
-            ship.pack(run_epochs, (plan.function, settings, orders)),
+        results: list[RankAnswer] = ranks.call(
+            run_epochs,
+            plan.function,
+            settings,
+            orders,
             deadline=started + plan.timeout,
-            patience=lambda _body: PARTING,
+            doing=f"under {variant}",
+            patience=lambda _result: PARTING,
         )
-        cluster.retired = cluster.retired or "it was measured in"
-        replicas, device = cluster.num_replicas, harness.device_for(spec, mark)
-    results: list[RankAnswer] = all_of(answers, f"under {variant}")
+        replicas, device = ranks.num_replicas, harness.device_for(spec, mark)
     training = Training(
         strategy=variant,
         replicas=replicas,

@@ -23,6 +23,7 @@ from pytest_ddl.training.run import Run
 from pytest_ddl.training.settings import RunSettings
 
 if TYPE_CHECKING:
+    from pytest_ddl.bench.launching.ranks import Ranks
     from pytest_ddl.harness import Harness
 
 
@@ -158,7 +159,7 @@ class Trainer:
         self._harness, self._train, self._cell = harness, train, cell
         self._device, self._timeout = device, timeout
         self._stack = ExitStack()
-        self._cluster: Any = None
+        self._ranks: Ranks | None = None
 
     def __call__(self, batch: int, seed: int, steps: int | None, *, moved: bool = False) -> TrainingCurve:
         """Train once.
@@ -166,12 +167,9 @@ class Trainer:
         :param moved: move every number of the data by one unit in the last place.
         :raises BenchError: if a rank fails, or nothing was trained.
         """
-        from pytest_ddl.bench.launching.answers import BenchError, all_of
-        from pytest_ddl.cluster import ship
-        from pytest_ddl.cluster.protocol import RequestKind
+        from pytest_ddl.bench.launching.answers import BenchError
 
-        if self._cluster is None:
-            self._start()
+        ranks = self._ranks = self._ranks or self._start()
         overlaps = self._cell.kind == "asynchronous"
         with _folder(self._harness) as folder:
             settings = RunSettings(
@@ -184,14 +182,18 @@ class Trainer:
                 overlap=overlaps,
                 staleness=overlaps,
             )
-            job = ship.pack(train_once, (self._train, settings))
-            answers = self._cluster.ask(RequestKind.CALL, job, deadline=time.monotonic() + self._timeout)
-        try:
-            results: list[RankCurve] = all_of(answers, f"in training with seed {seed}")
-        except BenchError:
-            # Ranks that failed may wait for each other, so the next training gets new ones.
-            self.close()
-            raise
+            try:
+                results: list[RankCurve] = ranks.call(
+                    train_once,
+                    self._train,
+                    settings,
+                    deadline=time.monotonic() + self._timeout,
+                    doing=f"in training with seed {seed}",
+                )
+            except BenchError:
+                # Ranks that failed may wait for each other, so the next training gets new ones.
+                self.close()
+                raise
         best = max(results, key=lambda one: sum(loss is not None for loss in one.losses))
         if not best.losses:
             raise BenchError(
@@ -214,15 +216,13 @@ class Trainer:
     def close(self) -> None:
         """End the processes."""
         self._stack.close()
-        self._cluster = None
+        self._ranks = None
 
-    def _start(self) -> None:
-        from pytest_ddl.items.selection import DdlMark
+    def _start(self) -> Ranks:
+        from pytest_ddl.bench.launching.ranks import fresh_ranks
 
         spec = self._harness.registry.parse_variant(self._cell.variant)
-        mark = DdlMark(device=self._device, isolation="fresh")
-        self._cluster = self._stack.enter_context(self._harness.cluster(spec, mark, fresh=True))
-        self._cluster.retired = self._cluster.retired or "it was trained in"
+        return self._stack.enter_context(fresh_ranks(self._harness, spec, self._device))
 
 
 @contextmanager

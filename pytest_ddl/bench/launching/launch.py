@@ -13,14 +13,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.launching.answers import GIVEN_UP, PARTING, BenchError, all_of
+from pytest_ddl.bench.launching.answers import GIVEN_UP, PARTING, BenchError
 from pytest_ddl.bench.launching.machine import machine_facts
 from pytest_ddl.bench.launching.pacing import Lane, Pacer, PacingError
 from pytest_ddl.bench.launching.pinning import pinned_environ
+from pytest_ddl.bench.launching.ranks import fresh_ranks
 from pytest_ddl.bench.launching.records import BenchSpec, Counters, Launch
 from pytest_ddl.bench.launching.remote import LaunchOrders, RankResult, measure_training
-from pytest_ddl.cluster import ship, strays
-from pytest_ddl.cluster.protocol import RequestKind
+from pytest_ddl.cluster import strays
 from pytest_ddl.cluster.rotation import ROTATION
 from pytest_ddl.training.settings import RunSettings
 
@@ -68,8 +68,8 @@ def launch(
         threads = pinned_environ(harness.registry[spec.name], spec, cores_per_replica)
         environ = {**threads, TAG: str(folder), "TMPDIR": str(scratch), ROTATION: str(rotation)}
         with ExitStack() as stack:
-            cluster = stack.enter_context(harness.cluster(spec, mark, fresh=True, environ=environ))
-            replicas = cluster.num_replicas
+            ranks = stack.enter_context(fresh_ranks(harness, spec, bench.device, environ=environ))
+            replicas = ranks.num_replicas
             settings = RunSettings(
                 global_batch_size=bench.batch_for(replicas),
                 seed=bench.seed,
@@ -80,24 +80,25 @@ def launch(
             )
             driver = None
             if address is None:
-                driver = stack.enter_context(_Driver(folder, cluster.num_ranks, bench, deadline))
+                driver = stack.enter_context(_Driver(folder, ranks.number, bench, deadline))
                 address = driver.address
             harness.offer(address)
             orders = LaunchOrders(address, bench.warm_up, cores_per_replica, bench.energy, canary, bench.count_all)
-            answers = cluster.ask(
-                RequestKind.CALL,
-                ship.pack(measure_training, (train, settings, orders)),
+            results: list[RankResult] = ranks.call(
+                measure_training,
+                train,
+                settings,
+                orders,
                 deadline=deadline,
-                patience=lambda body: PARTING if ship.unpack(body).finished else GIVEN_UP,
+                doing="while it was measured",
+                patience=lambda result: PARTING if result.finished else GIVEN_UP,
+                refusal=_ended_early,
             )
-            # Retire the cluster: its processes are no longer fresh for another user.
-            cluster.retired = cluster.retired or "it was measured in"
             device = harness.device_for(spec, mark)
     finally:
         # The ranks' process groups have ended, but not processes that ranks started in sessions of their own.
         strays.kill_tagged(str(folder), TAG)
         shutil.rmtree(folder, ignore_errors=True)
-    results: list[RankResult] = all_of(answers, "while it was measured", _ended_early)
     if driver is not None and driver.failure is not None:
         raise BenchError(f"the ranks ended, but not the measurement: {driver.failure}")
     return Launch(
