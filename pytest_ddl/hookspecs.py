@@ -60,7 +60,7 @@ def pytest_ddl_register_transports(transports: dict[str, MakeTransport]) -> None
 
     The value is called with :class:`~pytest_ddl.hosts.transport.TransportArguments`. It returns an object with the
     methods of :class:`~pytest_ddl.hosts.transport.Transport`, which knows the hosts and the command that runs a program
-    on one. It may raise :class:`~pytest_ddl.hosts.transport.ArgumentError` for a wrong value of an option, and
+    on one. It may raise :class:`~pytest_ddl.hosts.transport.TransportArgumentError` for a wrong value of an option, and
     :class:`~pytest_ddl.hosts.transport.TransportError` if the hosts cannot be used.
 
     The hook is called once in each pytest session, also in the ranks.

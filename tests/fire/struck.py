@@ -57,7 +57,7 @@ CONFTEST = """
     import pytest_ddl.harness
     import pytest_ddl.items.on_ranks
     from pytest_ddl.cluster import cluster, local_launcher, resources
-    from pytest_ddl.cluster.protocol import Kind
+    from pytest_ddl.cluster.protocol import RequestKind
     from pytest_ddl.cluster.resources import PortLease
 
     LIMIT, IMPORT_LIMIT = map(float, os.environ["FIRE_LIMITS"].split(","))
@@ -98,7 +98,7 @@ CONFTEST = """
         local_launcher.START_TIMEOUT = 120.0
 
     def cluster_starts(self, kind, *arguments):
-        if kind is Kind.BOOT and len(self.processes) == 2:
+        if kind is RequestKind.BOOT and len(self.processes) == 2:
             fire_points.PIDS["rank"] = self.processes[1].pid
             fire_points.reached("start of a cluster")
             # The start that may have been struck has its deadline already. What replaces it meets a busy machine.

@@ -128,7 +128,7 @@ CROWD = """
 import os, sys, time
 from pathlib import Path
 from pytest_ddl.cluster import ship
-from pytest_ddl.cluster.protocol import Kind
+from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness, built_in_launchers
 from pytest_ddl.items.selection import DdlMark
@@ -143,7 +143,7 @@ def ask(harness, number):
     # All want their cluster at the same time, and a third wants all slots of two cores.
     name = "multi_worker_mirrored[workers=4]" if number % 3 == 0 else "multi_worker_mirrored"
     with harness.cluster(harness.registry.parse_variant(name), DdlMark(), fresh=True) as cluster:
-        answers = cluster.ask(Kind.CALL, ship.pack(abs, (-number,)), deadline=time.monotonic() + 60)
+        answers = cluster.ask(RequestKind.CALL, ship.pack(abs, (-number,)), deadline=time.monotonic() + 60)
         assert all(ship.unpack(answer.body) == number for answer in answers)
 
 first = harness()

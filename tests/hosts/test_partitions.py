@@ -155,7 +155,7 @@ from functools import partial
 
 import pytest
 import recovery_programs as programs
-from pytest_ddl.faults.verdict import Verdict
+from pytest_ddl.faults.verdict import RecoveryVerdict
 
 pytestmark = pytest.mark.ddl(strategies="multi_worker_mirrored", timeout=120)
 LONG = "net-partition worker:1 in step 6, collective 1"
@@ -171,7 +171,7 @@ def test_long(ddl_equivalence):
         train, global_batch_size=programs.BATCH, faults=LONG, exact=True, max_lost_steps=2
     )
     (trial,) = report.trials
-    assert (trial.verdict, trial.attempts, trial.work_lost) == (Verdict.EXACT, 2, 1)
+    assert (trial.verdict, trial.attempts, trial.work_lost) == (RecoveryVerdict.EXACT, 2, 1)
 
 
 def test_short(ddl_equivalence):
@@ -181,7 +181,7 @@ def test_short(ddl_equivalence):
         faults="net-partition worker:1 before step 3 for 1 s",
         exact=True,
     )
-    assert {(trial.verdict, trial.attempts) for trial in report.trials} == {(Verdict.EXACT, 1)}
+    assert {(trial.verdict, trial.attempts) for trial in report.trials} == {(RecoveryVerdict.EXACT, 1)}
 
 
 def test_mistake(ddl_equivalence):

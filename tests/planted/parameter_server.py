@@ -292,7 +292,7 @@ def gradients_are_scaled_by_the_closures_that_run(run, sin):
 PLANTED = (
     planted("F02", statistics_are_read_and_written_back, "lost-update", strategies=PS, steps=80),
     planted("F02", weights_are_read_and_written_back, "lost-update", strategies=PS, steps=80),
-    planted("F04", every_worker_iterates_over_all_data, "examples-duplicated", strategies=PS, steps=40),
+    planted("F04", every_worker_iterates_over_all_data, "examples-duplicated", strategies=PS, steps=40, strict=True),
     planted("", own_schedule_overwrites_updates, "lost-update", strategies=PS, steps=None),
     planted("", gradients_are_scaled_by_the_closures_that_run, "closure-depends-on-others", strategies=PS, steps=None),
     planted("", closure_is_scheduled_again, "duplicate-update", "iteration-count-wrong", strategies=PS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -92,7 +93,7 @@ def test_saves_of_a_package_that_the_program_imports_are_heard(late_tf_keras, he
 
 
 def test_methods_of_a_package_that_the_program_imports_are_restored(late_tf_keras):
-    with observed(lambda _call: None), Assignments(None, None, None).installed():
+    with observed(lambda _call: None), Assignments(None, SimpleNamespace(strategy=None), None).installed():
         import tf_keras
 
         replaced = [tf_keras.Model.save, tf_keras.Model.set_weights]

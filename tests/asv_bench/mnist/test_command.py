@@ -190,10 +190,14 @@ def test_an_interruption_leaves_nothing(
         files.append(plan.file)
         signal.raise_signal(number)
 
-    before = signal.getsignal(number)
+    # Under nohup, this process ignores SIGHUP.
+    original = signal.signal(number, signal.default_int_handler)
     monkeypatch.setattr(measuring, "measure", measure)
-    assert command.main(options(tmp_path)) == INTERRUPTED
-    assert signal.getsignal(number) is before
+    try:
+        assert command.main(options(tmp_path)) == INTERRUPTED
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, original)
     assert not files[0].parent.exists()
     assert not (tmp_path / "out").exists()
 
