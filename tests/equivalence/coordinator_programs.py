@@ -21,17 +21,17 @@ def is_coordinated(run):
     return isinstance(run.strategy, tf.distribute.experimental.ParameterServerStrategy)
 
 
-def _schedule(run, step, after=None, own_data=False, more=0, join=True):
+def _schedule(run, step, after=None, own_data=False, more=0, join=True, data=_data):
     """Run the steps on whichever worker is free; on one device, one after the other."""
     if not is_coordinated(run):
-        iterator = iter(_data(run))
+        iterator = iter(data(run))
         for _ in range(STEPS):
             loss = step(iterator)
             if after is not None:
                 after(loss)
         return
     coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
-    of_worker = (lambda: _data(run).shuffle(4, seed=1)) if own_data else (lambda: _data(run))
+    of_worker = (lambda: data(run).shuffle(4, seed=1)) if own_data else (lambda: data(run))
     iterator = iter(coordinator.create_per_worker_dataset(of_worker))
     for _ in range(STEPS + more):
         coordinator.schedule(step, args=(iterator,))
@@ -192,57 +192,11 @@ def takes_longer_steps_in_every_other_closure(run):
         _trains_on_shuffled_data(run)
 
 
-def _adds_up(run, change):
-    """Add up the features of all batches in a variable beside the weights."""
-    model, optimizer, _step = _keras(run)
-    with run.strategy.scope():
-        total = tf.Variable(tf.zeros((FEATURES,)), trainable=False, name="sum_of_features")
-        begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
-    run.watch(model=model, optimizer=optimizer, variables=[total])
-
-    @tf.function
-    def step(iterator):
-        def replica_step(batch):
-            x, y = (tf.cast(part, model.compute_dtype) for part in batch)
-            before = total.read_value()
-            with tf.control_dependencies([before]):
-                turns = _wait_for_another(begun) if is_coordinated(run) else 0
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(model(x) - y))
-            gradients = tape.gradient(loss, model.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-            slow = tf.cast(turns, total.dtype) * 0.0
-            change(total, before, tf.reduce_sum(tf.cast(x, total.dtype), axis=0) + slow)
-
-        run.strategy.run(replica_step, args=(next(iterator),))
-
-    if is_coordinated(run):
-        coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
-        iterator = iter(coordinator.create_per_worker_dataset(lambda: _shuffled(run)))
-        for _ in range(STEPS):
-            coordinator.schedule(step, args=(iterator,))
-        coordinator.join()
-    else:
-        iterator = iter(_shuffled(run))
-        for _ in range(STEPS):
-            step(iterator)
-    run.record()
-
-
-def adds_up_what_it_consumes(run):
-    _adds_up(run, lambda total, _before, more: total.assign_add(more))
-
-
-def writes_its_sum_back(run):
-    """Two workers read the same sum, and the later assignment takes the earlier one back."""
-    _adds_up(run, lambda total, before, more: total.assign(before + more))
-
-
-def _averages(run, change, watched=True, waits=True):
+def _keeps(run, change, watched=True, waits=True, name="kept", reduce=tf.reduce_mean):
     """Keep a value of the batches in a variable beside the weights."""
     model, optimizer, _step = _keras(run)
     with run.strategy.scope():
-        kept = tf.Variable(tf.zeros((FEATURES,)), trainable=False, name="kept")
+        kept = tf.Variable(tf.zeros((FEATURES,)), trainable=False, name=name)
         begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
     run.watch(model=model, optimizer=optimizer, variables=[kept] if watched else [])
 
@@ -258,33 +212,33 @@ def _averages(run, change, watched=True, waits=True):
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
             slow = tf.cast(turns, kept.dtype) * 0.0
-            change(kept, before, tf.reduce_mean(tf.cast(x, kept.dtype), axis=0) + slow)
+            change(kept, before, reduce(tf.cast(x, kept.dtype), axis=0) + slow)
 
         run.strategy.run(replica_step, args=(next(iterator),))
 
-    if is_coordinated(run):
-        coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
-        iterator = iter(coordinator.create_per_worker_dataset(lambda: _shuffled(run)))
-        for _ in range(STEPS):
-            coordinator.schedule(step, args=(iterator,))
-        coordinator.join()
-    else:
-        iterator = iter(_shuffled(run))
-        for _ in range(STEPS):
-            step(iterator)
+    _schedule(run, step, data=_shuffled)
     run.record()
 
 
+def adds_up_what_it_consumes(run):
+    _keeps(run, lambda total, _before, more: total.assign_add(more), name="sum_of_features", reduce=tf.reduce_sum)
+
+
+def writes_its_sum_back(run):
+    """Two workers read the same sum, and the later assignment takes the earlier one back."""
+    _keeps(run, lambda total, before, more: total.assign(before + more), name="sum_of_features", reduce=tf.reduce_sum)
+
+
 def writes_a_moving_average_back(run):
-    _averages(run, lambda kept, before, mean: kept.assign(0.9 * before + 0.1 * mean))
+    _keeps(run, lambda kept, before, mean: kept.assign(0.9 * before + 0.1 * mean))
 
 
 def writes_an_unwatched_average_back(run):
-    _averages(run, lambda kept, before, mean: kept.assign(0.9 * before + 0.1 * mean), watched=False)
+    _keeps(run, lambda kept, before, mean: kept.assign(0.9 * before + 0.1 * mean), watched=False)
 
 
 def writes_a_moving_average_back_in_turn(run):
-    _averages(run, lambda kept, _before, mean: kept.assign(0.9 * kept + 0.1 * mean), waits=False)
+    _keeps(run, lambda kept, _before, mean: kept.assign(0.9 * kept + 0.1 * mean), waits=False)
 
 
 def keeps_the_largest(run):
@@ -292,11 +246,11 @@ def keeps_the_largest(run):
         if tf.reduce_max(mean) > tf.reduce_max(kept):
             kept.assign(mean)
 
-    _averages(run, change, waits=False)
+    _keeps(run, change, waits=False)
 
 
 def keeps_the_latest(run):
-    _averages(run, lambda kept, _before, mean: kept.assign(mean), watched=False)
+    _keeps(run, lambda kept, _before, mean: kept.assign(mean), watched=False)
 
 
 def keeps_the_latest_of_one_sign(run):
@@ -304,11 +258,11 @@ def keeps_the_latest_of_one_sign(run):
         if tf.reduce_max(mean) > 0:
             kept.assign(mean)
 
-    _averages(run, change, watched=False, waits=False)
+    _keeps(run, change, watched=False, waits=False)
 
 
 def moves_an_average_by_differences(run):
-    _averages(run, lambda kept, before, mean: kept.assign_sub(0.1 * (before - mean)), watched=False)
+    _keeps(run, lambda kept, before, mean: kept.assign_sub(0.1 * (before - mean)), watched=False)
 
 
 def consumes_examples_of_its_own(run):
