@@ -4,9 +4,9 @@ Some updates hide the scale of a gradient: those of a sign, of a normalized or c
 epsilon. So equal weights prove the scale only if each change of a weight is a fixed multiple of its gradients, or if
 the optimizer keeps a multiple of the gradient in a slot, which OPT-STATE compares.
 
-GRAD-EQ compares gradients too, and stays apart. It judges a step as a whole, and accepts every way in which gradients
-of replicas may add up to that of one device, because it does not know what the program does with them. Here it is known
-for each variable whether the update shows its scale. So one variable is wrong here for which GRAD-EQ accepts a mean.
+GRAD-EQ compares gradients too, and stays apart. It judges all gradients of a step together. It does not know what the
+program does with them, so it accepts each way in which those of the replicas may add up to those of one device. Here it
+is known for each variable whether the update shows its scale, and a mean that GRAD-EQ accepts may be wrong.
 """
 
 from __future__ import annotations
