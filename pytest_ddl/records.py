@@ -377,6 +377,8 @@ class RankRecord:
     * ``cut``, ``cut_fits``: the lengths that the program gave to loops and fits which the limit of steps ended;
     * ``evaluated``: for each evaluation on one device, names of metric variables, and their values after each batch;
     * ``fitted``: whether ``run.fit`` used a ``train_step`` or a ``loss_function`` of the program;
+    * ``device``: kind of device of the replicas, if it is not ``cpu``;
+    * ``not_deterministic``: error of an operation that has no deterministic kernel on a GPU. The run was repeated;
     * ``single``: see :class:`Casts`; ``calls``: if asked for, the tensors of each call of a replica function, in order.
     """
 

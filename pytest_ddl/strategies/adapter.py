@@ -47,3 +47,20 @@ def number_of_workers(strategy: Any) -> int:
     Its public ``cluster_resolver`` is ``None`` in TensorFlow 2.21.
     """
     return int(strategy.extended._num_workers)
+
+
+def is_deterministic() -> bool:
+    """Return whether operations are deterministic.
+
+    ``tf.config.experimental.enable_op_determinism`` has no public getter.
+    """
+    from tensorflow.python.framework import config
+
+    return bool(config.is_op_determinism_enabled())
+
+
+def set_deterministic(value: bool) -> None:
+    """Switch determinism of operations on or off. The public function can only switch it on."""
+    from tensorflow.python.framework import config
+
+    config.enable_op_determinism() if value else config.disable_op_determinism()

@@ -19,6 +19,7 @@ from pytest_ddl.training import environment, layouts, notice
 from pytest_ddl.training.callback_ops import refuses_callbacks
 from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.host_generators import HostGenerators
+from pytest_ddl.training.kernels import deterministic, refuses_determinism
 from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.recorder import Recorder
 from pytest_ddl.training.replica_arguments import ReplicaArguments
@@ -48,6 +49,12 @@ def execute(
         # DTensor has no kernel for the observing operation, and its replica functions see the global batch anyway.
         settings = replace(settings, observe=False)
     record, error = _attempt(train, settings, context, observers)
+    if error is not None and settings.deterministic and context.device == "gpu" and refuses_determinism(error):
+        settings = replace(settings, deterministic=False)
+        why = _first_line(error)
+        record, error = _attempt(train, settings, context, observers)
+        if error is None:
+            record = replace(record, facts={**record.facts, "not_deterministic": why})
     # An injected exception in a callback looks like one.
     disturbed = settings.points is not None and settings.points.disturbs
     if error is None or not settings.observe or disturbed or not refuses_callbacks(error):
@@ -55,9 +62,12 @@ def execute(
     again, second = _attempt(train, replace(settings, observe=False), context, observers)
     if second is not None and refuses_callbacks(second):
         return record  # the failed Python operation is the program's own
-    why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
-    text = f"the program refuses the observing operation ({why}); it was run again without"
+    text = f"the program refuses the observing operation ({_first_line(error)}); it was run again without"
     return replace(again, notes=(*again.notes, Note(NoteKind.BATCHES, text)))
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
 
 
 def _attempt(
@@ -72,6 +82,7 @@ def _attempt(
         stack.enter_context(layouts.fresh(context.strategy))
         policies = stack.enter_context(environment.prepared(settings, context.rank, generators))
         stack.enter_context(environment.whole_products())
+        stack.enter_context(deterministic(context.device if settings.deterministic else ""))
         stack.enter_context(recorder.creations.observed())
         recorder.creations.traces = settings.observe
         notice.renew()

@@ -328,6 +328,8 @@ class Recorder(StepListener):
             found = dict(observer.end_run())
             facts |= found.pop("facts", {})
             observed |= found
+        if context.device != "cpu":
+            facts["device"] = context.device
         facts |= layouts.facts(context.strategy, [item.record.name for item in self._watcher.watched])
         if self._trained_before:
             facts["trained_before"] = self._trained_before

@@ -134,6 +134,8 @@ class RunSettings:
     """
     states: States | None = None
     """Values of the strategy for ``follow``, in the settings of a reference."""
+    deterministic: bool = True
+    """False if an operation of the program has no deterministic kernel on a GPU; the rank sets it."""
     one_by_one: bool = False
     """True if a coordinator waits for each step before the program schedules the next."""
     one_worker: bool = False

@@ -12,20 +12,6 @@ import sys
 from typing import Any
 
 
-def is_deterministic() -> bool:
-    """Return whether operations are deterministic.
-
-    ``tf.config.experimental.enable_op_determinism`` has no public getter.
-    """
-    return bool(_module("framework.config").is_op_determinism_enabled())
-
-
-def set_deterministic(value: bool) -> None:
-    """Switch determinism of operations on or off. The public API can only switch it on."""
-    config = _module("framework.config")
-    config.enable_op_determinism() if value else config.disable_op_determinism()
-
-
 def checks_numerics() -> bool:
     """Return whether ``tf.debugging.enable_check_numerics`` is on. It has no public getter."""
     state = getattr(sys.modules.get("tensorflow.python.debug.lib.check_numerics_callback"), "_state", None)

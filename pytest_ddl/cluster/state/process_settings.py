@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ddl.cluster.state import adapter
+from pytest_ddl.strategies.adapter import is_deterministic, set_deterministic
 from pytest_ddl.training.adapter import tf_seed
 
 NOT_SHARED = frozenset({"PYTEST_CURRENT_TEST", "PYTEST_VERSION"})
@@ -187,7 +188,7 @@ def _tensorflow(tf: Any) -> dict[str, ProcessSetting]:
         "TensorFloat-32": ProcessSetting(
             experimental.tensor_float_32_execution_enabled, experimental.enable_tensor_float_32_execution
         ),
-        "determinism of operations": ProcessSetting(adapter.is_deterministic, adapter.set_deterministic),
+        "determinism of operations": ProcessSetting(is_deterministic, set_deterministic),
         "numeric checks": ProcessSetting(
             adapter.checks_numerics,
             lambda value: tf.debugging.enable_check_numerics() if value else tf.debugging.disable_check_numerics(),

@@ -128,6 +128,7 @@ class Tolerance:
         slices: Slices | None = None,
         decided: bool = False,
         again: TrainingRecord | None = None,
+        made_apart: bool = False,
     ) -> None:
         """Prepare the bounds of a reference run.
 
@@ -135,6 +136,7 @@ class Tolerance:
         :param slices: reference runs on a part of the examples of one step.
         :param decided: True if the same program agrees with one device in float64.
         :param again: a second run of the unchanged reference. What differs there is random, or depends on the time.
+        :param made_apart: True if different kernels made the initial values of the two runs.
         """
         self.reference = reference
         self.again = again
@@ -146,6 +148,7 @@ class Tolerance:
         self._half = half_precision(reference)
         self._chain = longest_chain(reference) if self._half else 0
         self._decided = decided
+        self._made_apart = made_apart
         self._relative_noise: dict[tuple[VariableKind, int], float] = {}
         self._trained_before = max((int(rank.facts.get("trained_before", 0)) for rank in reference.ranks), default=0)
         self._scalars: dict[str | None, float] = {}
@@ -269,13 +272,16 @@ class Tolerance:
         if storage == 0.0:
             return Bound(0.0, f"{record.dtype} values are exact")
         before = self._trained_before
-        if step == 0 and not before:
-            return Bound(0.0, "no arithmetic before the first step: initial values must be identical")
         compute = max(storage, self._compute)
         scale = max(self._magnitude(index, at) for at in range(step + 1))
+        apart = 2 * self.relative(storage) * scale if self._made_apart else 0.0
+        if step == 0 and not before:
+            if not self._made_apart:
+                return Bound(0.0, "no arithmetic before the first step: initial values must be identical")
+            return Bound(apart, "rounding of initial values, which CPUs and GPUs make differently", math.inf)
         # The steps before the first watch were not seen. Assume that they changed no more than the later ones.
         path = [*[max(self._path(index))] * before, *self._path(index)[: step + 1]]
-        value = tight = 2 * (self.gamma(step + before, storage) * scale + self.relative(compute) * sum(path))
+        value = tight = 2 * (self.gamma(step + before, storage) * scale + self.relative(compute) * sum(path)) + apart
         noise = self._noise(index, min(step + before, self.reference.num_steps))
         if noise:
             shared = self._shared_noise(record.kind, step) * sum(path) if self._half else 0.0

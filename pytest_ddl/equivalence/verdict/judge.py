@@ -12,6 +12,7 @@ from pytest_ddl.equivalence.checks.parameter_server import schedules_itself
 from pytest_ddl.equivalence.checks.registry import CHECKS, ROLES, Check, select
 from pytest_ddl.equivalence.evidence.calls import without_repeats
 from pytest_ddl.equivalence.evidence.comparison import Comparison
+from pytest_ddl.equivalence.evidence.kernels import made_apart, not_deterministic
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
 from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
@@ -68,11 +69,12 @@ def judge(
         reference, distributed = without_call_sites(reference), without_call_sites(distributed)
     selected = select(checks, known)
     distributed = without_repeats(reference, distributed)
+    apart = made_apart(reference, distributed)
 
     def judged(cut: Cut, having: Role) -> tuple[CheckResult, ...]:
         ours, theirs = cut(reference), cut(distributed)
         parts, repeat = slices and slices.each(cut), again and cut(again)
-        bounds = Tolerance(ours, [cut(run) for run in perturbed], parts, decided, repeat)
+        bounds = Tolerance(ours, [cut(run) for run in perturbed], parts, decided, repeat, apart)
         chosen = [check for check in selected if check.role & having or having == ~NO_ROLE]
         comparison = Comparison(ours, theirs, bounds)
         return tuple(_run(check, comparison) for check in chosen)
@@ -83,7 +85,7 @@ def judge(
     roles = Roles((check.name, check.role) for check in known)
     results = step_by_step(reference.taken_over, judged, roles, is_excused)
     report = conclude(results, reference, distributed, expected, strict=strict, roles=roles)
-    report = replace(report, tolerance=Tolerance(reference, perturbed, slices, decided, again))
+    report = replace(report, tolerance=Tolerance(reference, perturbed, slices, decided, again, apart))
     return report if report.findings else accounted(report)
 
 
@@ -263,6 +265,10 @@ def _notes(
     notes = list(dict.fromkeys((*repeated, *(note for rank in distributed.ranks for note in rank.notes))))
     if is_asynchronous(distributed) and not distributed.errors:
         notes.append(Note(NoteKind.HOW, _NO_STEPS))
+    why = not_deterministic(distributed) or not_deterministic(reference)
+    if why:
+        text = f"not deterministic on this GPU, so copies may differ by the rounding that a bound allows: {why}"
+        notes.append(Note(NoteKind.HOW, text))
     hidden = len(found) - len(roots)
     if hidden and roots:
         text = f"{hidden} further difference(s) follow from the above and are not listed"
