@@ -20,7 +20,13 @@ from pytest_ddl.config import Settings, UsageError
 from pytest_ddl.hosts.transport import TransportArgumentError
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.base import Machine, StrategyDefinition
-from pytest_ddl.strategies.machine import MISSING_TENSORFLOW, count_devices, look_around, tensorflow_version
+from pytest_ddl.strategies.machine import (
+    MISSING_TENSORFLOW,
+    count_devices,
+    gpu_processes,
+    look_around,
+    tensorflow_version,
+)
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec
 
@@ -50,9 +56,14 @@ class Harness:
         address: str | None = None,
         folder: Path | None = None,
         machine: Machine | None = None,
-        shared: bool = False,
+        runner: int = 0,
+        runners: int = 1,
         root: Path | None = None,
     ) -> None:
+        """Prepare a harness, which starts nothing.
+
+        :param runner: number of this process among the ``runners`` processes of pytest that share the machine.
+        """
         self.settings = settings
         self.registry = registry
         self._launchers = launchers
@@ -63,7 +74,7 @@ class Harness:
         self._folder_lock: int | None = None
         """Lock that shows to zygotes of xdist workers that this process still uses the folder."""
         self._machine = machine
-        self._shared = shared
+        self._runner, self._runners = runner, runners
         self._root = root
         self._problem_of_hosts = ""
         """Why the hosts could not be asked for their GPUs. Empty if they were."""
@@ -155,17 +166,23 @@ class Harness:
     def pool(self) -> Pool:
         from pytest_ddl.cluster.pool import Pool
 
-        return Pool(self.make_launcher, self.worker_environ, keep_gpus=not self._shared)
+        # The pool also runs the probe that finds the GPUs, so their number is asked for later.
+        return Pool(
+            self.make_launcher, self.worker_environ, gpu_processes=lambda: gpu_processes(self.machine, self._runners)
+        )
 
     def make_launcher(self) -> Launcher:
         """Start the launcher that ``--ddl-launcher`` names. It imports TensorFlow in the background."""
         name, make = self._chosen_launcher()
         # A later launcher replaces this one only after the shared zygote has ended, so it must start its own.
         address, self._address = self._address, None
+        from pytest_ddl.hosts.checked import launcher_made
+
         try:
-            launcher = _made(name, make, (self.worker_environ(), self.folder, address))
+            launcher = launcher_made(name, make, (self.worker_environ(), self.folder, address))
         except TransportArgumentError as error:
             raise self.settings.error("launcher", error) from None
+        launcher.ledger.first = self._runner
         if self._machine is not None:
             launcher.ledger.capacity.setdefault("gpu", self._machine.gpus)
         return launcher
@@ -291,11 +308,13 @@ class Harness:
         fresh: bool = False,
         environ: Mapping[str, str] | None = None,
         sessions: bool = False,
+        exclusive: bool = False,
     ) -> Iterator[Cluster]:
         """Lease a cluster for one test.
 
         :param environ: additional environment variables of its processes. Such a cluster is used for this lease only.
         :param sessions: lease a cluster in which pytest sessions run.
+        :param exclusive: let no other cluster use its GPUs, for a measurement.
         """
         with self.pool.lease(
             spec,
@@ -306,6 +325,7 @@ class Harness:
             environ={**_keras_environ(mark.keras), **(environ or {})},
             make_arguments=self._make_arguments(spec, mark),
             sessions=sessions,
+            exclusive=exclusive,
         ) as cluster:
             yield cluster
 
@@ -335,7 +355,7 @@ class Harness:
                 self._built[context.spec] = definition.build(replace(context, addresses=self._lease.addresses))
         return self._built[context.spec]
 
-    def _probe(self) -> tuple[int, int]:
+    def _probe(self) -> tuple[int, int, int]:
         from pytest_ddl.cluster import ship
         from pytest_ddl.cluster.protocol import RequestKind
 
@@ -346,9 +366,9 @@ class Harness:
         ) as cluster:
             (answer,) = cluster.ask(RequestKind.CALL, ship.pack(count_devices), deadline=deadline)
         if not answer.ok:
-            return 0, 0
-        gpus, tpus = ship.unpack(answer.body)
-        return int(gpus), int(tpus)
+            return 0, 0, 0
+        gpus, tpus, memory = map(int, ship.unpack(answer.body))
+        return gpus, tpus, memory
 
     def tear_down_sessions(self) -> None:
         """Tear down the fixtures that pytest sessions in warm clusters still hold."""
@@ -408,26 +428,6 @@ def process_harness() -> Harness:
 def _keras_environ(keras: str | None) -> dict[str, str]:
     """Return the environment in which ``tf.keras`` is a package; empty for ``None``."""
     return {} if keras is None else {"TF_USE_LEGACY_KERAS": "1" if keras == "tf_keras" else "0"}
-
-
-def _made(name: str, make: MakeLauncher, arguments: tuple[dict[str, str], Path, str | None]) -> Launcher:
-    """Call the function that makes a launcher, which may belong to a plugin.
-
-    :raises LaunchError: if it raises, or returns something else than a launcher.
-    """
-    from pytest_ddl.cluster.launcher import Launcher
-    from pytest_ddl.cluster.obstacles import LaunchError
-
-    try:
-        launcher = make(*arguments)
-    except (LaunchError, TransportArgumentError):
-        raise
-    except Exception as error:
-        raise LaunchError(f"the launcher {name!r} cannot be made: {type(error).__name__}: {error}") from error
-    missing = [member for member in vars(Launcher) if not member.startswith("_") and not hasattr(launcher, member)]
-    if missing:
-        raise LaunchError(f"the launcher {name!r} is no launcher: {launcher!r} has no {', '.join(missing)}")
-    return launcher
 
 
 def built_in_launchers(settings: Settings, *, shared: bool = False) -> dict[str, MakeLauncher]:

@@ -370,16 +370,14 @@ class RankRecord:
     """Facts that :class:`~pytest_ddl.training.observers.setup.Setup` collects, and these:
 
     * ``thawed``: indices of FROZEN variables that became trainable later; ``epochs``: epoch -> steps before it;
-    * ``unwatched``: names of variables that were trained and not watched;
-    * ``trained_before``: number of steps that ran before the first watch; ``no_loop``: whether no loop or epoch began;
+    * ``unwatched``: names of trained variables that nobody watched; ``trained_before``: steps before the first watch;
+    * ``no_loop``: whether no loop or epoch began; ``single``: see :class:`Casts`; ``device``: other than ``cpu``;
     * ``late``: :class:`StepRecord` of gradients after the last step, for one device and schedules of the program;
     * ``widened``: replaced half precision policies of Keras; ``call_sites``: :class:`CallSite` -> whether it could run;
     * ``cut``, ``cut_fits``: the lengths that the program gave to loops and fits which the limit of steps ended;
     * ``evaluated``: for each evaluation on one device, names of metric variables, and their values after each batch;
     * ``fitted``: whether ``run.fit`` used a ``train_step`` or a ``loss_function`` of the program;
-    * ``device``: kind of device of the replicas, if it is not ``cpu``;
-    * ``not_deterministic``: error of an operation that has no deterministic kernel on a GPU. The run was repeated;
-    * ``single``: see :class:`Casts`; ``calls``: if asked for, the tensors of each call of a replica function, in order.
+    * ``calls``: if asked for, tensors of each call of a replica function; ``not_deterministic``: see ``kernels``.
     """
 
     @property

@@ -49,7 +49,8 @@ def harness_of(config: pytest.Config) -> Harness:
             address=workerinput.get("ddl_address"),
             folder=Path(folder) if folder else None,
             machine=getattr(config.option, "ddl_machine", None),
-            shared=bool(workerinput),
+            runner=int("".join(filter(str.isdigit, workerinput.get("workerid", ""))) or 0),
+            runners=int(workerinput.get("workercount", 1)),
             root=config.rootpath,
         )
         config.stash[HARNESS] = harness

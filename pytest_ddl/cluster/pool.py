@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -64,13 +64,17 @@ class Pool:
         make_launcher: Callable[[], Launcher],
         make_environ: Callable[[], Mapping[str, str]],
         *,
-        keep_gpus: bool,
+        gpu_processes: Callable[[], int],
     ) -> None:
+        """Prepare an empty pool.
+
+        :param gpu_processes: returns how many processes of this pool may use GPUs at once, idle ones included.
+        """
         self._make_launcher = make_launcher
         self._launcher: Launcher | None = None
         self._replaced = 0
         self._make_environ = make_environ
-        self._keep_gpus = keep_gpus
+        self._gpu_processes = gpu_processes
         self._warm: OrderedDict[tuple[str, str, bool], _Warm] = OrderedDict()
 
     @property
@@ -103,6 +107,7 @@ class Pool:
         environ: Mapping[str, str] | None = None,
         make_arguments: bytes = b"",
         sessions: bool = False,
+        exclusive: bool = False,
     ) -> Iterator[Cluster]:
         """Lease a clean cluster. A cluster that is dirty afterwards is ended, and the next lease starts a new one.
 
@@ -112,6 +117,7 @@ class Pool:
             also started for this lease only.
         :param sessions: lease a cluster in which pytest sessions run. Calls use other clusters, so that no collected
             module and no plugin of pytest can have changed anything there.
+        :param exclusive: let no other cluster use its GPUs, for a measurement. It needs ``fresh``, too.
         :raises ClusterError: if the cluster cannot be started.
         """
         key = (str(spec), device, sessions)
@@ -123,7 +129,7 @@ class Pool:
             warm = None if fresh else self._take(key)
             if warm is None:
                 self._make_room(len(topology.ranks) + len(topology.servers))
-                warm = self._start(spec, definition, device, timeout, environ, make_arguments)
+                warm = self._start(spec, definition, device, timeout, environ, make_arguments, exclusive)
             warm.uses += 1
             yield warm.cluster
         except BaseException:
@@ -143,6 +149,7 @@ class Pool:
         timeout: float,
         environ: Mapping[str, str] | None,
         make_arguments: bytes,
+        exclusive: bool,
     ) -> _Warm:
         gpus: dict[str, Slots] = {}
         environment = {**self._make_environ(), **(environ or {})}
@@ -154,7 +161,9 @@ class Pool:
             launcher: Any = self.launcher
             several = hasattr(launcher, "gpu_slots")
             needs = {"gpu": topology.devices_per_process * len(topology.ranks)}
-            gpus = self._acquire_gpus(launcher.gpu_slots(topology) if several else needs, timeout)
+            needs = launcher.gpu_slots(topology) if several else needs
+            self._make_room_on_gpus(len(topology.ranks), needs)
+            gpus = self._acquire_gpus(needs, timeout, exclusive)
             numbers = {kind: slots.numbers for kind, slots in gpus.items()}
             visible = {} if several else {"CUDA_VISIBLE_DEVICES": ",".join(_device_ids(numbers["gpu"], environment))}
             environment.update(launcher.gpu_environ(topology, numbers) if several else visible)
@@ -173,24 +182,35 @@ class Pool:
             raise
         return _Warm(cluster, gpus, servers=definition.topology(spec).ports > 0)
 
-    def _acquire_gpus(self, needs: Mapping[str, int], timeout: float) -> dict[str, Slots]:
+    def _make_room_on_gpus(self, processes: int, kinds: Iterable[str]) -> None:
+        """End idle clusters on GPUs, the oldest first, while there are too many or another process waits for a GPU."""
+        awaited = any(map(self.launcher.ledger.is_awaited, kinds))
+        idle = [(key, warm) for key, warm in self._warm.items() if warm.holds_gpus]
+        held = sum(len(warm.cluster.processes) for _key, warm in idle)
+        for key, warm in idle:
+            if not awaited and held + processes <= self._gpu_processes():
+                return
+            held -= len(warm.cluster.processes)
+            self._warm.pop(key).close()
+
+    def _acquire_gpus(self, needs: Mapping[str, int], timeout: float, exclusive: bool) -> dict[str, Slots]:
         """Acquire GPUs. End idle clusters of this pool that hold GPUs before waiting for other processes.
 
         :param needs: number of slots by their kind. Launchers over several hosts have a kind for each host.
         """
         while any(warm.holds_gpus for warm in self._warm.values()):
             with contextlib.suppress(ResourcesBusyError):
-                return self._acquire_each(needs, deadline=0.0)
+                return self._acquire_each(needs, 0.0, exclusive)
             key = next(key for key, warm in self._warm.items() if warm.holds_gpus)
             self._warm.pop(key).close()
-        return self._acquire_each(needs, time.monotonic() + timeout)
+        return self._acquire_each(needs, time.monotonic() + timeout, exclusive)
 
-    def _acquire_each(self, needs: Mapping[str, int], deadline: float) -> dict[str, Slots]:
+    def _acquire_each(self, needs: Mapping[str, int], deadline: float, exclusive: bool) -> dict[str, Slots]:
         found: dict[str, Slots] = {}
         try:
             # In the same order in all processes, so that none waits for another one that waits for it.
             for kind, count in needs.items():
-                found[kind] = self.launcher.ledger.acquire(kind, count, deadline)
+                found[kind] = self.launcher.ledger.acquire(kind, count, deadline, shared=not exclusive)
         except BaseException:
             _release(found)
             raise
@@ -218,7 +238,8 @@ class Pool:
                 warm.close()
 
     def _give_back(self, key: tuple[str, str, bool], warm: _Warm, keep: bool) -> None:
-        keeps_gpus = warm.holds_gpus and not self._keep_gpus
+        # A measurement in another process waits for a GPU that nothing else uses.
+        awaited = any(map(self.launcher.ledger.is_awaited, warm.gpus)) if warm.holds_gpus else False
         clean = keep and not (warm.cluster.dirty or warm.cluster.retired)
         if clean:
             limit = IDLE_LIMIT if warm.servers else None
@@ -227,7 +248,7 @@ class Pool:
             ends = limit is not None and not warm.cluster.next_item
             warm.until = time.monotonic() + IDLE_LIMIT - _IDLE_MARGIN if ends else math.inf
             clean = not (warm.cluster.dirty or warm.cluster.retired)
-        if keep and clean and warm.uses < MAX_USES and not keeps_gpus and key not in self._warm:
+        if keep and clean and warm.uses < MAX_USES and not awaited and key not in self._warm:
             self._warm[key] = warm
         else:
             warm.close()

@@ -57,18 +57,23 @@ class Ledger:
         self._folder = folder
         self.capacity = capacity
         """Number of slots by kind of resource. The number of GPUs is added once the machine is known."""
+        self.first = 0
+        """Slot with which this process begins to share, so that processes share different slots as far as there are."""
         self._given: dict[str, list[Slots]] = {}
         """Slots that this process got, by kind. Released ones are removed at the next request."""
 
-    def acquire(self, kind: str, count: int, deadline: float) -> Slots:
+    def acquire(self, kind: str, count: int, deadline: float, *, shared: bool = False) -> Slots:
         """Wait for ``count`` slots, or for all slots if fewer exist, and take them at once.
+
+        Several requests share a slot if all of them say so. A request that does not share waits until nobody holds its
+        slots, and later requests wait behind it; see :meth:`is_awaited`.
 
         A process that waits holds no slots, so two waiting processes cannot block each other. Processes wait in turn:
         otherwise one that wants many slots would never find them free at the same time. The deadline is extended while
         slots change hands, because others may work for a long time before this process gets its turn.
 
-        A process that already holds slots of CPUs does not wait for more, because it might wait for itself. It gets
-        those that are free, and its ranks share them.
+        A process that already holds slots of CPUs, or shares a slot, does not wait for more, because it might wait for
+        itself. It gets those that are free, and its ranks share them.
 
         :param deadline: in seconds of :func:`time.monotonic`.
         :raises ResourcesBusyError: if the slots are not free by the deadline. The message names the processes that hold
@@ -79,21 +84,28 @@ class Ledger:
         given = self._given[kind] = [slots for slots in self._given.get(kind, ()) if slots.held]
         with contextlib.ExitStack() as turn:
             try:
-                slots = self._take(kind, wanted, deadline, at_once=kind == "cpu" and bool(given), turn=turn)
+                at_once = (kind == "cpu" or shared) and bool(given)
+                slots = self._take(kind, wanted, deadline, at_once=at_once, shared=shared, turn=turn)
             except OSError as error:
                 raise LaunchError(cannot_write(error, self._folder)) from None
         given.append(slots)
         return slots
 
-    def _take(self, kind: str, wanted: int, deadline: float, *, at_once: bool, turn: contextlib.ExitStack) -> Slots:
+    def is_awaited(self, kind: str) -> bool:
+        """Return whether another process waits for slots, so that this one should give up those that it only keeps."""
+        return self._pid_of_holder(f"{kind}-turn") not in (0, os.getpid())
+
+    def _take(
+        self, kind: str, wanted: int, deadline: float, *, at_once: bool, shared: bool, turn: contextlib.ExitStack
+    ) -> Slots:
         if at_once or not wanted:
-            return self._free(kind, wanted)
+            return self._free(kind, wanted, shared)
         patience = deadline - time.monotonic()
         last = self._last_change(kind)
         waits = False
         while True:
             waits = waits or self._gets_turn(kind, turn)
-            slots = self._free(kind, wanted) if waits else Slots()
+            slots = self._free(kind, wanted, shared) if waits else Slots()
             if len(slots.numbers) == wanted:
                 return slots
             slots.release()
@@ -115,29 +127,31 @@ class Ledger:
             turn.callback(os.close, lock)
         return lock is not None
 
-    def _free(self, kind: str, wanted: int) -> Slots:
+    def _free(self, kind: str, wanted: int, shared: bool) -> Slots:
         """Take at most ``wanted`` slots of those that are free."""
         taken = Slots()
         numbers: list[int] = []
+        capacity = self.capacity.get(kind, 0)
+        first = self.first if shared else 0
         try:
-            for number in range(self.capacity.get(kind, 0)):
+            for number in ((first + position) % capacity for position in range(capacity)):
                 if len(numbers) == wanted:
                     break
-                lock = self._lock(f"{kind}-{number}")
+                lock = self._lock(f"{kind}-{number}", shared)
                 if lock is not None:
                     taken._locks.append(lock)
                     numbers.append(number)
         except BaseException:
             taken.release()
             raise
-        taken.numbers = tuple(numbers)
+        taken.numbers = tuple(sorted(numbers))
         return taken
 
-    def _lock(self, name: str) -> int | None:
+    def _lock(self, name: str, shared: bool = False) -> int | None:
         """Lock a file of the folder, and write the pid of this process into it. Return ``None`` if it is locked."""
         lock = os.open(self._folder / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             os.pwrite(lock, f"{os.getpid():<20}".encode(), 0)
         except BlockingIOError:
             os.close(lock)
@@ -165,7 +179,7 @@ class Ledger:
         """Return the pid of the process that has locked a file, or 0 if it is free."""
         file = os.open(self._folder / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return int(os.pread(file, 20, 0) or 0)
         finally:

@@ -1,14 +1,33 @@
-"""Check what a transport returns, which may belong to a plugin, before anything is started with it."""
+"""Check what launchers and transports return, which may belong to plugins, before anything is started with them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
+from pytest_ddl.cluster.launcher import Launcher, MakeLauncher
 from pytest_ddl.cluster.obstacles import LaunchError
-from pytest_ddl.hosts.transport import Host, Transport, TransportError
+from pytest_ddl.hosts.transport import Host, Transport, TransportArgumentError, TransportError
 
 T = TypeVar("T")
+
+
+def launcher_made(name: str, make: MakeLauncher, arguments: tuple[dict[str, str], Path, str | None]) -> Launcher:
+    """Call the function that makes a launcher.
+
+    :raises LaunchError: if it raises, or returns something else than a launcher.
+    """
+    try:
+        launcher = make(*arguments)
+    except (LaunchError, TransportArgumentError):
+        raise
+    except Exception as error:
+        raise LaunchError(f"the launcher {name!r} cannot be made: {type(error).__name__}: {error}") from error
+    missing = [member for member in vars(Launcher) if not member.startswith("_") and not hasattr(launcher, member)]
+    if missing:
+        raise LaunchError(f"the launcher {name!r} is no launcher: {launcher!r} has no {', '.join(missing)}")
+    return launcher
 
 
 def hosts_of(transport: Transport) -> list[Host]:

@@ -18,7 +18,7 @@ def machine_of_hosts(launcher: Callable[[], Any]) -> tuple[Machine, str]:
 
     :param launcher: function that returns the launcher. It may raise a ``LaunchError``.
     """
-    machine = look_around(lambda: (0, 0))
+    machine = look_around(lambda: (0, 0, 0))
     try:
         found: dict[str, int] = launcher().gpus()
     except LaunchError as error:

@@ -18,6 +18,8 @@ class Machine:
     tpu_reason: str = ""
     """Reason why there is no TPU, in words for the user."""
     gpu_reason: str = ""
+    gpu_memory_mb: int = 0
+    """Memory in MB of the GPU that has the least; 0 if it is not known."""
     tensorflow: str | None = None
     """Version of TensorFlow, or ``None`` if it is not installed."""
     keras: str | None = None

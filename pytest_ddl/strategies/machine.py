@@ -5,6 +5,7 @@ The functions that import TensorFlow run only in worker processes.
 
 from __future__ import annotations
 
+import ctypes
 import glob
 import importlib.metadata
 import importlib.util
@@ -30,6 +31,10 @@ MISSING_TENSORFLOW = (
 )
 VIRTUAL_GPU_MEMORY_MB = 1024
 """Memory in MB of each virtual GPU if one physical GPU is split. It suffices for cuDNN's workspace of a small model."""
+GPU_PROCESS_MB = 2560
+"""Memory in MB of a process that uses a GPU: two virtual GPUs, and 0.5 GB for the context and the libraries of CUDA."""
+_UNKNOWN_GPU_MB = 15_000
+"""Memory in MB of a GPU that does not tell it: that of the smallest GPU that clouds lend for training (T4)."""
 
 
 def tensorflow_version() -> str | None:
@@ -55,21 +60,22 @@ def keras_version() -> str | None:
         return None
 
 
-def look_around(probe: Callable[[], tuple[int, int]]) -> Machine:
+def look_around(probe: Callable[[], tuple[int, int, int]]) -> Machine:
     """Describe this machine.
 
-    :param probe: function that asks TensorFlow, in a separate process, for its numbers of GPUs and TPUs. It has to
-        import TensorFlow, so it is called only if device files or ``TPU_NAME`` hint at such a device.
+    :param probe: function that finds, in a separate process, what :func:`count_devices` returns. It has to import
+        TensorFlow, so it is called only if device files or ``TPU_NAME`` hint at such a device.
     """
     gpu_nodes = [node for pattern in _GPU_NODES for node in glob.glob(pattern)]
     tpu_nodes = [node for pattern in _TPU_NODES for node in glob.glob(pattern)]
     tpu_name = os.environ.get("TPU_NAME", "")
-    gpus = tpus = 0
+    gpus = tpus = memory = 0
     if gpu_nodes or tpu_nodes or tpu_name:
-        gpus, tpus = probe()
+        gpus, tpus, memory = probe()
     return Machine(
         gpus=gpus,
         tpus=tpus,
+        gpu_memory_mb=memory,
         gpu_reason=(
             f"TensorFlow sees no GPU although {gpu_nodes[0]} exists; is this a CPU build of TensorFlow?"
             if gpu_nodes
@@ -85,8 +91,17 @@ def look_around(probe: Callable[[], tuple[int, int]]) -> Machine:
     )
 
 
-def count_devices() -> tuple[int, int]:
-    """Ask TensorFlow for the numbers of GPUs and TPUs. Call this in a worker process."""
+def gpu_processes(machine: Machine, runners: int) -> int:
+    """Return how many processes may use the GPUs of this machine at once, for each of several processes of pytest."""
+    on_each = (machine.gpu_memory_mb or _UNKNOWN_GPU_MB) // GPU_PROCESS_MB
+    return max(1, machine.gpus * on_each // runners)
+
+
+def count_devices() -> tuple[int, int, int]:
+    """Ask TensorFlow for the numbers of GPUs and TPUs. Call this in a worker process.
+
+    Return both, and the memory in MB of the GPU that has the least; 0 if it is not known.
+    """
     import tensorflow as tf
 
     gpus = len(tf.config.list_physical_devices("GPU"))
@@ -98,7 +113,22 @@ def count_devices() -> tuple[int, int]:
         except Exception as error:
             # Whatever the error is, no test can run on a TPU that does not answer. The log gets the reason.
             sys.stderr.write(f"no TPU answers: {error}\n")
-    return gpus, tpus
+    return gpus, tpus, _gpu_memory_mb(gpus)
+
+
+def _gpu_memory_mb(gpus: int) -> int:
+    """Return the smallest memory of the first GPUs, as CUDA's driver gives it (``cuDeviceTotalMem``); 0 if unknown."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    found = []
+    for number in range(gpus):
+        device, size = ctypes.c_int(), ctypes.c_size_t()
+        if cuda.cuDeviceGet(ctypes.byref(device), number) or cuda.cuDeviceTotalMem_v2(ctypes.byref(size), device):
+            return 0
+        found.append(size.value >> 20)
+    return min(found, default=0)
 
 
 def make_logical_devices(device: str, count: int, *, process: int = 0, processes: int = 1) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_ddl.cluster import pool as module
 from pytest_ddl.cluster.pool import Pool
-from pytest_ddl.cluster.resources import Ledger
+from pytest_ddl.cluster.resources import Ledger, ResourcesBusyError
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
@@ -59,7 +59,7 @@ def make_pool(tmp_path: Path) -> Callable[..., tuple[Pool, Lease]]:
     def make(
         gpus: int = 0,
         environ: dict[str, str] | None = None,
-        keep_gpus: bool = True,
+        gpu_processes: int = 8,
         make: Callable[..., Any] = SimpleNamespace,
     ) -> tuple[Pool, Lease]:
         registry = StrategyRegistry()
@@ -68,7 +68,7 @@ def make_pool(tmp_path: Path) -> Callable[..., tuple[Pool, Lease]]:
         def launcher() -> Any:
             return make(ledger=ledger, ended="", poll=lambda: None, close=lambda: None)
 
-        pool = Pool(launcher, lambda: environ or {}, keep_gpus=keep_gpus)
+        pool = Pool(launcher, lambda: environ or {}, gpu_processes=lambda: gpu_processes)
 
         def lease(text: str = "mirrored", device: str = "cpu", **rest: Any) -> Any:
             spec = registry.parse_variant(text)
@@ -221,22 +221,47 @@ def test_a_worn_out_cluster_is_replaced(
     assert [cluster.closed for cluster in started] == [True, False]
 
 
-def test_idle_clusters_make_way_for_one_that_needs_their_gpus(started: list[FakeCluster], make_pool: Any) -> None:
+def test_clusters_share_a_gpu_and_stay_warm(started: list[FakeCluster], make_pool: Any) -> None:
+    _pool, lease = make_pool(gpus=1)
+    for _ in range(3):
+        for strategy in ("one_device", "mirrored", "central_storage"):
+            with lease(strategy, "gpu") as cluster:
+                assert cluster.environ["CUDA_VISIBLE_DEVICES"] == "0"
+    assert [cluster.closed for cluster in started] == [False, False, False]
+
+
+def test_the_oldest_idle_cluster_makes_way_if_the_memory_of_gpus_is_small(
+    started: list[FakeCluster], make_pool: Any
+) -> None:
+    _pool, lease = make_pool(gpus=1, gpu_processes=2)
+    for strategy in ("one_device", "mirrored", "central_storage"):
+        with lease(strategy, "gpu"):
+            pass
+    assert [cluster.closed for cluster in started] == [True, False, False]
+
+
+def test_a_measurement_has_its_gpus_for_itself(started: list[FakeCluster], make_pool: Any, tmp_path: Path) -> None:
     _pool, lease = make_pool(gpus=2)
-    with lease("mirrored", "gpu") as first:
-        assert first.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
-    with lease("one_device", "gpu") as second:
-        assert first.closed
-        assert second.environ["CUDA_VISIBLE_DEVICES"] == "0"
-    with lease("one_device", "gpu") as again:
-        assert again is second
-
-
-def test_xdist_workers_keep_no_gpus(started: list[FakeCluster], make_pool: Any) -> None:
-    _pool, lease = make_pool(gpus=2, keep_gpus=False)
-    with lease("mirrored", "gpu") as first:
+    with lease("one_device", "gpu") as idle:
         pass
-    assert first.closed
+    other = Ledger(tmp_path, {"gpu": 2})
+    with lease("mirrored", "gpu", fresh=True, exclusive=True):
+        assert idle.closed
+        with pytest.raises(ResourcesBusyError):
+            other.acquire("gpu", 1, 0.0, shared=True)
+
+
+def test_idle_clusters_make_way_for_a_measurement_of_another_process(
+    started: list[FakeCluster], make_pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _pool, lease = make_pool(gpus=1)
+    with lease("one_device", "gpu") as idle:
+        pass
+    with lease("mirrored", "gpu") as used:
+        monkeypatch.setattr(Ledger, "is_awaited", lambda _ledger, kind: kind == "gpu")
+    assert used.closed
+    with lease("mirrored", "gpu"):
+        assert idle.closed
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,30 @@ def test_a_request_for_all_slots_has_its_turn(tmp_path: Path) -> None:
     large.communicate(timeout=30)
 
 
+def test_slots_are_shared_by_those_that_say_so(tmp_path: Path) -> None:
+    ledgers = [Ledger(tmp_path, {"gpu": 2}) for _ in range(3)]
+    ledgers[1].first = 1
+    assert [ledger.acquire("gpu", 1, NOW, shared=True).numbers for ledger in ledgers] == [(0,), (1,), (0,)]
+    with pytest.raises(ResourcesBusyError):
+        Ledger(tmp_path, {"gpu": 2}).acquire("gpu", 1, NOW)
+
+
+def test_who_shares_a_slot_does_not_wait_for_itself(tmp_path: Path) -> None:
+    """Another process may wait until nobody shares the slot, and has the turn."""
+    ledger = Ledger(tmp_path, {"gpu": 4})
+    first = ledger.acquire("gpu", 1, NOW, shared=True)
+    waiting = hold(tmp_path, 4)
+    wait_until(lambda: ledger.is_awaited("gpu"))
+    second = ledger.acquire("gpu", 1, time.monotonic() + 60, shared=True)
+    first.release()
+    second.release()
+    assert waiting.stdout.readline().split() == ["0", "1", "2", "3"]
+    with pytest.raises(ResourcesBusyError, match=f"{waiting.pid}"):
+        ledger.acquire("gpu", 1, NOW, shared=True)
+    assert not ledger.is_awaited("gpu")
+    waiting.communicate(timeout=30)
+
+
 def test_the_wait_goes_on_while_slots_change_hands(tmp_path: Path) -> None:
     """Others may need longer than the patience of this process, as long as they go on."""
     holder, patience, rounds = hold(tmp_path, 4), 3.0, []

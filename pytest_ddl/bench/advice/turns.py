@@ -70,7 +70,6 @@ def own_harnesses(harness: Harness, number: int) -> Iterator[list[Harness]]:
                     address=harness.address,
                     folder=folder,
                     machine=harness.machine,
-                    shared=True,
                 )
             )
         yield made

@@ -68,6 +68,6 @@ def fresh_ranks(
     mark = DdlMark(device=device, isolation="fresh", arguments=dict(arguments or {}))
     if reason := harness.unavailable(spec, mark):
         raise BenchError(f"{spec} cannot run here: {reason}")
-    with harness.cluster(spec, mark, fresh=True, environ=environ) as cluster:
+    with harness.cluster(spec, mark, fresh=True, environ=environ, exclusive=True) as cluster:
         cluster.retired = cluster.retired or "it was measured in"
         yield Ranks(cluster)
