@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl import DivergenceError, RankError, RecoveryError
-from pytest_ddl.items.selection import SPEC_FIXTURE
+from pytest_ddl import DivergenceError, RankError, RecoveryError, current_rank
+from pytest_ddl.items.selection import SPEC_FIXTURE, parse_mark
+from pytest_ddl.session import harness_of
 from suites import subject
 from suites.known_failures import FILE, KnownFailure, entry_to_paste, installed, known_failures, load, of_installed
 
@@ -104,6 +105,8 @@ class Expected:
             for entry in self._entries:
                 if entry.matches(test.nodeid, strategy) and entry.applies(installed(), subject.of_test(test)):
                     unmatched.discard(entry)
+                    if entry.device and entry.device != device_of(test):
+                        continue
                     if entry.verdicts:
                         test.stash[OF_FAULTS] = (*test.stash.get(OF_FAULTS, ()), entry)
                     else:
@@ -163,3 +166,11 @@ class Expected:
 def strategy_of(test: pytest.Item) -> str | None:
     spec = getattr(getattr(test, "callspec", None), "params", {}).get(SPEC_FIXTURE)
     return None if spec is None else str(spec.name)
+
+
+def device_of(test: pytest.Item) -> str:
+    """Return the kind of device on which the replicas of a test run: ``cpu``, ``gpu`` or ``tpu``."""
+    rank = current_rank()
+    if rank is not None:
+        return rank.device
+    return harness_of(test.config).device_for(test.callspec.params[SPEC_FIXTURE], parse_mark(test))  # type: ignore[attr-defined]

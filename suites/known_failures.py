@@ -28,6 +28,8 @@ FILE = Path(__file__).with_name("expected_failures.toml")
 _RAISE = {"worker-raised", "worker-died", "unsupported-by-framework", "optimizer-not-built"}
 """Causes of failures in which TensorFlow or Keras raises, or ends the process."""
 
+DEVICES = ("", "cpu", "gpu")
+"""Valid kinds of devices of an entry."""
 VERDICTS = tuple(verdict.value for verdict in RecoveryVerdict)
 REPROS = Path(__file__).with_name("repros")
 """Folder of programs that show a failure without pytest-ddl."""
@@ -47,6 +49,8 @@ class KnownFailure:
     tensorflow: str = ""
     keras: str = ""
     tf_keras: str = ""
+    device: str = ""
+    """Kind of device of the replicas, ``cpu`` or ``gpu``; empty for all kinds."""
     file: Path = FILE
     """File with the entry; the programs are in the folder ``repros`` beside it."""
     message: str = ""
@@ -101,12 +105,16 @@ def load(text: str, file: Path = FILE) -> tuple[KnownFailure, ...]:
     for entry in tomllib.loads(text).get("failure", []):
         of_catalogue = "known" in entry
         unknown = [
-            key for key in entry if key not in (("test", "strategies", "known", "message") if of_catalogue else valid)
+            key
+            for key in entry
+            if key not in (("test", "strategies", "known", "message", "device") if of_catalogue else valid)
         ]
         missing = [key for key in ("test", *(() if of_catalogue else ("causes", "reason"))) if not entry.get(key)]
         proof = entry.get("link") or entry.get("known") or (repros / f"{entry.get('repro')}.py").is_file()
         if unknown or missing:
             raise ValueError(f"{file.name}: {entry}: unknown {unknown}, missing {missing}; keys: {', '.join(valid)}")
+        if entry.get("device", "") not in DEVICES:
+            raise ValueError(f"{file.name}: {entry}: device must be one of {', '.join(filter(None, DEVICES))}")
         for cause in () if of_catalogue else entry["causes"]:
             if cause not in CAUSES:
                 raise ValueError(f"{file.name}: {entry}: {cause!r} is no cause; see docs/causes.md")

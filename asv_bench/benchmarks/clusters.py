@@ -41,7 +41,7 @@ def harness_over(launcher: str) -> Harness:
 def lease(harness: Harness, variant: str) -> Iterator[ClusterHandle]:
     """A fresh cluster of a variant, connected by a first all-reduce where it has several ranks."""
     spec = harness.registry.parse_variant(variant)
-    with harness.cluster(spec, DdlMark(device="cpu", timeout=TIMEOUT), fresh=True) as cluster:
+    with harness.cluster(spec, DdlMark(timeout=TIMEOUT), fresh=True) as cluster:
         yield ClusterHandle(cluster, time.monotonic() + TIMEOUT)
 
 

@@ -124,7 +124,7 @@ def steps_in_turns(rounds: int, steps: int, folder: str) -> dict[str, list[float
 def recording_seconds(harness: Harness, rounds: int = 5, steps: int = 60) -> dict[str, float]:
     """Median seconds of a step in each of these ways, measured in turns in one rank."""
     spec = harness.registry.parse_variant("mirrored")
-    with tempfile.TemporaryDirectory() as folder, harness.cluster(spec, DdlMark(device="cpu")) as cluster:
+    with tempfile.TemporaryDirectory() as folder, harness.cluster(spec, DdlMark()) as cluster:
         job = ship.pack(steps_in_turns, (rounds, steps, folder))
         (answer,) = cluster.ask(RequestKind.CALL, job, deadline=time.monotonic() + 300)
         assert answer.ok, answer.failure
@@ -137,7 +137,7 @@ def equivalence_seconds(harness: Harness, variant: str) -> float:
     spec = harness.registry.parse_variant(variant)
     subject = functools.partial(train, attempt=next(_attempts))
     started = time.monotonic()
-    report = Comparer(harness).compare(Question(subject, spec, DdlMark(device="cpu"), global_batch_size=16, steps=4))
+    report = Comparer(harness).compare(Question(subject, spec, DdlMark(), global_batch_size=16, steps=4))
     seconds = time.monotonic() - started
     assert report.passed, str(report)
     return seconds

@@ -240,6 +240,11 @@ class Worker:
             definition = pickle.loads(boot.definition)
             with servers_kept_local() if local else contextlib.nullcontext():
                 strategy = definition.build(context)
+        if context.device == "gpu":
+            # Only here, because it needs TensorFlow.
+            from pytest_ddl.strategies.gpu_check import check_gpus
+
+            check_gpus()
         if context.rank < 0:
             return {"num_replicas": 0}
         num_replicas = _prove_connected(strategy, definition, boot)

@@ -55,6 +55,9 @@ def test_training_matches_one_device(name: str, ddl_equivalence: Equivalence) ->
     ddl_equivalence(train, global_batch_size=8)
 
 
+READ_BY_THE_FIRST = "rank 0 reads the energy of the whole machine"
+
+
 def cnn(run: Any) -> None:
     workload = WORKLOADS["cnn"]
     train_in_a_loop(run, workload, workload.load().first(1024))
@@ -73,8 +76,11 @@ def test_a_launch_has_memory_and_energy() -> None:
             assert len(rank.device_peak_bytes) == devices
             # This is the size of the images of one batch.
             assert min(rank.device_peak_bytes.values()) > 64 * 64 * 4
-            assert rank.energy.source == "nvml: 1 GPU", rank.energy.reason
-            assert rank.energy.joules
+        first, *others = (rank.energy for rank in launch.ranks)
+        assert first.source == "nvml: 1 GPU", first.reason
+        assert first.joules
+        # The counter is that of the GPU, which all ranks share.
+        assert {(one.joules, one.source, one.reason) for one in others} <= {(None, "", READ_BY_THE_FIRST)}
 
 
 @pytest.mark.ddl(strategies="mirrored", device="gpu")

@@ -89,12 +89,23 @@ def test_an_entry_of_the_catalogue_may_have_a_message():
         (ENTRY.replace("reason =", "repro ="), r"missing \['reason'\]"),
         (ENTRY.replace("link =", "repro ="), "needs a link, or the name of a program of repros/"),
         (ENTRY.replace("reported-loss-wrong", "reported-loss-bad"), "'reported-loss-bad' is no cause"),
+        (f'{ENTRY}device = "gpus"', "device must be one of cpu, gpu"),
         (ENTRY.replace("reported-loss-wrong", "worker-raised"), "needs the message of the exception, as a pattern"),
     ],
 )
 def test_a_wrong_entry_is_shown(text, told):
     with pytest.raises(ValueError, match=told):
         load(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("device", "failed"), [("cpu", 0), ("gpu", 1)])
+def test_an_entry_is_about_a_kind_of_device(device, failed, run_suite):
+    """The replicas of this test run on CPUs."""
+    body = "import pytest\n\n@pytest.mark.ddl_item('metric.Mean')\ndef test_it(ddl_strategy):\n    assert not 1\n"
+    entry = ENTRY.replace(r"test_training\.py::test_fit\[.*uneven", "test_it").replace('keras = ">=3.15,<3.16"', "")
+    result = run_suite(body, "--ddl-strategy=mirrored", failures=f'{entry}device = "{device}"\n')
+    result.assert_outcomes(failed=failed, xfailed=1 - failed)
 
 
 OUTCOMES = """

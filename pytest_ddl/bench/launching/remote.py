@@ -65,7 +65,7 @@ def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders:
     local = max(1, context.num_replicas // context.num_ranks)
     # Energy counters cover the whole machine, so only one rank reads them.
     meter = EnergyMeter() if orders.energy and context.rank == 0 else None
-    reading = EnergyReading(None, reason="read by rank 0") if orders.energy else NOT_ASKED
+    reading = EnergyReading(None, reason="rank 0 reads the energy of the whole machine") if orders.energy else NOT_ASKED
 
     def stopped() -> None:
         if meter is not None:

@@ -1,0 +1,68 @@
+"""Compare what the GPUs of this process compute with NumPy, before anything is trained there.
+
+If the CUDA runtime is not of the version that TensorFlow was built for, kernels fail without an error: TensorFlow lists
+the GPU, and a product of matrices is 0. Both sides of a comparison are then wrong in the same way, and may be equal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+SIZE = 48
+"""Rows of the matrices. Their numbers are so small that every sum of products is exact in float32."""
+
+
+def check_gpus() -> None:
+    """Compute on each logical GPU of this process.
+
+    :raises RuntimeError: if a result is wrong. The message is one line.
+    """
+    import tensorflow as tf
+
+    for device in tf.config.list_logical_devices("GPU"):
+        found = wrong_on(device.name)
+        if found is not None:
+            raise RuntimeError(f"{device.name} {found}; {built_for()}")
+
+
+def wrong_on(device: str) -> str | None:
+    """Compute a product with a library of CUDA, and a sum and random numbers with kernels of TensorFlow.
+
+    :return: what is wrong, or ``None``.
+    """
+    import tensorflow as tf
+
+    left = (np.arange(SIZE * SIZE) % 7 - 3).reshape(SIZE, SIZE).astype(np.float32)
+    right = (np.arange(SIZE * SIZE) % 5 - 2).reshape(SIZE, SIZE).astype(np.float32)
+    bits = {"shape": [64], "seed": [1, 2], "minval": None, "maxval": None, "dtype": tf.int32}
+    with tf.device("CPU:0"):
+        drawn = tf.random.stateless_uniform(**bits).numpy()
+    product = left @ right
+    with tf.device(device):
+        results = {
+            "a product of matrices": (tf.matmul(left, right), product),
+            "a sum": (tf.reduce_sum(tf.constant(product) * 2.0, axis=1), 2 * product.sum(axis=1)),
+            "random numbers": (tf.random.stateless_uniform(**bits), drawn),
+        }
+        for name, (computed, expected) in results.items():
+            if not np.array_equal(computed.numpy(), expected):
+                return f"computes wrong numbers: {name} begins with {_first(computed)} in place of {_first(expected)}"
+    return None
+
+
+def _first(array: Any) -> str:
+    return f"{np.asarray(array).flat[0]:g}"
+
+
+def built_for() -> str:
+    """Return what to look at if a GPU computes wrong numbers."""
+    import tensorflow as tf
+
+    build = tf.sysconfig.get_build_info()
+    cuda, cudnn = build.get("cuda_version", "unknown"), build.get("cudnn_version", "unknown")
+    return (
+        f"this TensorFlow is built for CUDA {cuda} and cuDNN {cudnn}, and perhaps loads others: look "
+        "at LD_LIBRARY_PATH, and run pytest-ddl doctor --tensorflow"
+    )
