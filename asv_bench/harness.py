@@ -218,9 +218,7 @@ def main() -> None:
         metavar="PART",
         help="starts, tests, memory, unused, verdicts, equivalence, recording or leaks",
     )
-    parser.add_argument(
-        "--device", choices=("cpu", "gpu"), default="cpu", help="device of the replicas (default: cpu)"
-    )
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="device of the replicas (default: cpu)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
     os.environ["PYTEST_DDL_DEVICE"] = options.device
