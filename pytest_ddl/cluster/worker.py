@@ -244,7 +244,7 @@ class Worker:
             # Only here, because it needs TensorFlow.
             from pytest_ddl.strategies.gpu_check import check_gpus
 
-            check_gpus()
+            check_gpus(context.topology.devices_per_process)
         if context.rank < 0:
             return {"num_replicas": 0}
         num_replicas = _prove_connected(strategy, definition, boot)

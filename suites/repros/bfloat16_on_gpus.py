@@ -23,4 +23,4 @@ def reduce():
 try:
     reduce()
 except tf.errors.InternalError as error:
-    sys.exit(f"the sum over two GPUs is refused: {str(error).strip().splitlines()[0]}")
+    sys.exit(next(line for line in str(error).splitlines() if "BFLOAT16" in line))

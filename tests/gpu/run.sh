@@ -23,7 +23,7 @@ part() {
 }
 
 : >"$out/table.txt"
-part doctor 60 $python -m pytest_ddl doctor --tensorflow
+part doctor 60 pytest-ddl doctor --tensorflow
 part tests 110 $pytest -n 4 tests/strategies/test_gpus.py &
 part smoke 110 $pytest -n 4 suites --ddl-tier=smoke --ddl-device=gpu --ddl-strategy=$one_gpu &
 wait

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from pytest_ddl.strategies import gpu_check
@@ -34,12 +32,7 @@ def test_a_kernel_that_fails_without_an_error_is_found(
 
 
 def test_the_error_names_the_gpu_and_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    import tensorflow as tf
-
-    def devices(_kind: str) -> list[Any]:
-        return [tf.config.LogicalDevice("CPU:0", "CPU")]
-
-    monkeypatch.setattr(tf.config, "list_logical_devices", devices)
-    monkeypatch.setattr(tf, "matmul", lambda left, _right: tf.zeros_like(left))
-    with pytest.raises(RuntimeError, match=r"CPU:0 computes wrong numbers: .* is built for CUDA .* LD_LIBRARY_PATH"):
-        gpu_check.check_gpus()
+    monkeypatch.setattr(gpu_check, "wrong_on", {"GPU:0": None, "GPU:1": "computes wrong numbers: 0"}.get)
+    gpu_check.check_gpus(1)
+    with pytest.raises(RuntimeError, match=r"GPU:1 computes wrong numbers: 0; .* is built for CUDA .* LD_LIBRARY_PATH"):
+        gpu_check.check_gpus(2)
