@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -47,6 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)  # after the plugin has read its options
 def pytest_configure(config: pytest.Config) -> None:
+    # A GPU rounds the factors of products of float32 to 10 bits, unless TensorFloat-32 is off. The tolerances of the
+    # suite are those of float32. Ranks inherit the variable.
+    os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
     subject.follow(config)
     call = f"{items.MARKER}(*ids, shows='values', under=(), tensorflow='', keras='')"
     text = f"{call}: entries of {items.FILE.name} that a test is about, and versions that it needs"

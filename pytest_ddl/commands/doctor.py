@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     parser.add_argument(
-        "--tensorflow", action="store_true", help="also import TensorFlow, which takes seconds, and list its devices"
+        "--tensorflow",
+        action="store_true",
+        help="also import TensorFlow, list its devices and ask for the state of GPUs, which takes seconds",
     )
     parser.add_argument(
         "--launcher", metavar="NAME", help="examine all hosts of this transport, as pytest's --ddl-launcher names it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pytest_ddl.doctor import clock, connections, devices, environment, imported, limits, storage, versions
+from pytest_ddl.doctor import clock, connections, devices, environment, gpu_state, imported, limits, storage, versions
 from pytest_ddl.doctor.findings import DoctorFinding
 
 SECONDS = 1.4
@@ -61,10 +61,14 @@ PROBES: tuple[DoctorProbe, ...] = (
     ),
     DoctorProbe("shared-memory", "files", "shared memory is large enough for GPUs", storage.shared_memory, waits=True),
     DoctorProbe("gpus", "machine", "TensorFlow can use the GPUs that exist", devices.gpus, waits=True),
+    DoctorProbe(
+        "gpu-state", "machine", "each GPU has free memory and no errors (`--tensorflow`)", gpu_state.gpu_state,
+        waits=True, own_seconds=gpu_state.SECONDS, on_request=True,
+    ),
     DoctorProbe("clock", "machine", "the clock is set, and synchronized", clock.clock),
     DoctorProbe("variables", "environment", "no environment variable breaks TensorFlow", environment.variables),
     DoctorProbe(
-        "import", "versions", "TensorFlow can be imported (`--tensorflow`)", imported.tensorflow,
+        "import", "versions", "TensorFlow can be imported, and its GPUs compute (`--tensorflow`)", imported.tensorflow,
         waits=True, own_seconds=imported.SECONDS + 1, on_request=True,
     ),
 )  # fmt: skip

@@ -33,7 +33,7 @@ def test_options_change_only_the_placement(ddl_strategy, given):
     parts = ddl_strategy.experimental_local_results(next(iter(distributed)))
     on_host = not given.get("fetch_to_device", True)
     for part, device in zip(parts, ddl_strategy.extended.worker_devices, strict=True):
-        assert part.device == (device if not on_host else device.rpartition(":")[0] + ":0")
+        assert part.device == (device.rpartition("/")[0] + "/device:CPU:0" if on_host else device)
 
 
 @pytest.mark.ddl_item("input.options.per_replica")

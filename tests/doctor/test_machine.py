@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.bench.launching import machine
-from pytest_ddl.doctor import clock, devices, environment, storage
+from pytest_ddl.doctor import clock, devices, environment, gpu_state, storage
 from pytest_ddl.doctor.findings import DoctorFinding, Status, ok, problem
 from tests.doctor.child import findings, permits
 
@@ -100,6 +100,61 @@ def test_gpus(
     monkeypatch.setattr(devices, "machine_facts", lambda: {**machine.machine_facts(), "gpu": names})
     monkeypatch.setattr(devices, "installed", lambda name: "2.21.0" if name == package else None)
     found = devices.gpus()
+    assert (found.status, found.found[: len(said)]) == (status, said)
+
+
+GPU = {
+    "index": "0",
+    "name": "NVIDIA H200",
+    "driver_version": "580.65",
+    "memory.free": "143000",
+    "memory.total": "143771",
+    "utilization.gpu": "0",
+    "persistence_mode": "Enabled",
+    "compute_mode": "Default",
+    "ecc.errors.uncorrected.volatile.total": "0",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "said"),
+    [
+        ({}, Status.OK, "GPU 0 (NVIDIA H200): driver 580.65, 143000 of 143771 MiB free"),
+        ({"ecc.errors.uncorrected.volatile.total": "[N/A]"}, Status.OK, "GPU 0"),
+        ({"memory.free": "900"}, Status.PROBLEM, "GPU 0 (NVIDIA H200) has only 900 of 143771 MiB free"),
+        ({"utilization.gpu": "97"}, Status.WARNING, "GPU 0 (NVIDIA H200) is busy (97 %)"),
+        ({"compute_mode": "Exclusive_Process"}, Status.PROBLEM, "GPU 0 (NVIDIA H200) has the compute mode"),
+        ({"ecc.errors.uncorrected.volatile.total": "3"}, Status.PROBLEM, "the memory of GPU 0 (NVIDIA H200) had 3"),
+        ({"persistence_mode": "Disabled"}, Status.WARNING, "GPU 0 (NVIDIA H200) is not in persistence mode"),
+    ],
+)
+def test_the_state_of_a_gpu(changed: dict[str, str], status: Status, said: str) -> None:
+    (found,) = gpu_state.judged({**GPU, **changed})
+    assert (found.status, found.found[: len(said)]) == (status, said)
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "said"),
+    [
+        (f"echo '{', '.join(GPU.values())}'", Status.OK, "GPU 0 (NVIDIA H200): driver 580.65"),
+        (
+            "echo 'NVIDIA-SMI has failed'; exit 9",
+            Status.PROBLEM,
+            "nvidia-smi ended with status 9: NVIDIA-SMI has failed",
+        ),
+        (None, Status.WARNING, "nvidia-smi is not installed"),
+    ],
+)
+def test_the_driver_is_asked_for_the_state(
+    script: str | None, status: Status, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(gpu_state, "NODES", str(tmp_path / "nvidia[0-9]*"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if script else str(tmp_path))
+    if script:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+    (found,) = gpu_state.gpu_state()
     assert (found.status, found.found[: len(said)]) == (status, said)
 
 
