@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from docs import tables
+from pytest_ddl.equivalence.checks.registry import CHECKS
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -68,3 +69,10 @@ def test_every_fixture_is_described(name: str) -> None:
     text = (DOCS / name).read_text(encoding="utf-8")
     fixtures = ["ddl_strategy", "virtual_gpus", *CONTROLLER_FIXTURES, *SINGLE_STRATEGY_FIXTURES]
     assert [fixture for fixture in fixtures if f"`{fixture}`" not in text] == []
+
+
+def test_checks_that_a_gpu_may_change_exist() -> None:
+    text = (DOCS / "gpus.md").read_text(encoding="utf-8").partition("| comparison |")[2].partition("\n\n")[0]
+    named = {name for row in re.findall(r"^\| [^|]*\(([A-Z, -]+)\)", text, re.MULTILINE) for name in row.split(", ")}
+    assert named
+    assert named <= {check.name for check in CHECKS}
