@@ -68,7 +68,8 @@ class Pool:
     ) -> None:
         """Prepare an empty pool.
 
-        :param gpu_processes: returns how many processes of this pool may use GPUs at once, idle ones included.
+        :param gpu_processes: returns how many processes of this pool may use GPUs at once, idle ones included. It is
+            called before GPUs are acquired, and tells the ledger how many there are.
         """
         self._make_launcher = make_launcher
         self._launcher: Launcher | None = None
@@ -184,11 +185,12 @@ class Pool:
 
     def _make_room_on_gpus(self, processes: int, kinds: Iterable[str]) -> None:
         """End idle clusters on GPUs, the oldest first, while there are too many or another process waits for a GPU."""
+        most = self._gpu_processes()
         awaited = any(map(self.launcher.ledger.is_awaited, kinds))
         idle = [(key, warm) for key, warm in self._warm.items() if warm.holds_gpus]
         held = sum(len(warm.cluster.processes) for _key, warm in idle)
         for key, warm in idle:
-            if not awaited and held + processes <= self._gpu_processes():
+            if not awaited and held + processes <= most:
                 return
             held -= len(warm.cluster.processes)
             self._warm.pop(key).close()

@@ -240,6 +240,19 @@ def test_the_oldest_idle_cluster_makes_way_if_the_memory_of_gpus_is_small(
     assert [cluster.closed for cluster in started] == [True, False, False]
 
 
+def test_gpus_are_counted_before_a_cluster_starts_there(started: list[FakeCluster], make_pool: Any) -> None:
+    """The fixture's ledger knows no GPU before the pool asks how many processes may use them."""
+    pool, lease = make_pool(gpus=0)
+
+    def found() -> int:
+        pool.launcher.ledger.capacity["gpu"] = 1
+        return 8
+
+    pool._gpu_processes = found
+    with lease("one_device", "gpu") as cluster:
+        assert cluster.environ["CUDA_VISIBLE_DEVICES"] == "0"
+
+
 def test_a_measurement_has_its_gpus_for_itself(started: list[FakeCluster], make_pool: Any, tmp_path: Path) -> None:
     _pool, lease = make_pool(gpus=2)
     with lease("one_device", "gpu") as idle:
