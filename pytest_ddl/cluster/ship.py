@@ -69,7 +69,15 @@ class Job:
         finally:
             for name in set(sys.modules) - before:
                 if name in self.modules or is_user_file(getattr(sys.modules[name], "__file__", None)):
-                    del sys.modules[name]
+                    _forget(name)
+
+
+def _forget(name: str) -> None:
+    """Remove a module. A package that stays would keep it alive."""
+    module = sys.modules.pop(name)
+    package, _, child = name.rpartition(".")
+    if getattr(sys.modules.get(package), child, None) is module:
+        delattr(sys.modules[package], child)
 
 
 def pack(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Job:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import pickle
 import queue
@@ -113,11 +114,14 @@ class Worker:
         if boot.body.context.rank >= 0:
             self.state = ProcessState()
         self.reply(boot, facts)
+        _set_aside()
         while (request := self.next_request()).kind is not RequestKind.STOP:
             self.answer(request)
             if self._unanswered is not None:
                 why = "the pytest session of this rank ended without an answer; see the rank's output"
                 self.reply(self._unanswered, failure=Failure("SessionEnded", why, ""))
+            if request.kind is RequestKind.CALL:
+                _set_aside()
         self.reply(request)
         return 0
 
@@ -259,6 +263,17 @@ class Worker:
             capabilities=capabilities_of(definition),
         )
         return {"num_replicas": num_replicas}
+
+
+def _set_aside() -> None:
+    """Let later collections of garbage skip what is alive now.
+
+    TensorFlow keeps the functions that it has traced, so each call leaves thousands of objects, which would be visited
+    after each later run. No module of the user is loaded now, so what is alive belongs to packages and stays.
+    """
+    # What is garbage now would never be freed.
+    gc.collect()
+    gc.freeze()
 
 
 def _relayed(context: BuildContext) -> BuildContext:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +151,32 @@ def test_what_a_rank_started_in_a_new_session_ends_with_it(harness: Harness) -> 
         assert daemon.is_running()
     _gone, alive = psutil.wait_procs([daemon], timeout=10)
     assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+class Large:
+    """Object that a weak reference can tell from garbage."""
+
+
+def leave_behind() -> None:
+    """Leave an object in a global of this module, and another one in a package."""
+    global large
+    large = Large()
+    sys.ddl_of_a_module, sys.ddl_of_a_package = weakref.ref(large), [large.__class__.__name__]  # type: ignore[attr-defined]
+
+
+def what_is_left() -> tuple[bool, bool]:
+    """Return whether the object of the module is still alive, and whether collections visit the one of the package."""
+    of_a_package = sys.ddl_of_a_package  # type: ignore[attr-defined]
+    visited = any(one is of_a_package for one in gc.get_objects())
+    return sys.ddl_of_a_module() is not None, visited  # type: ignore[attr-defined]
+
+
+def test_collections_of_garbage_skip_what_earlier_calls_left_in_packages_and_nothing_else(harness: Harness) -> None:
+    """TensorFlow keeps every function that it has traced, so a rank of many calls would spend its time on them."""
+    with harness.cluster(harness.registry.parse_variant("mirrored"), DdlMark(isolation="fresh")) as cluster:
+        for function, expected in ((leave_behind, None), (what_is_left, (False, False))):
+            answers = cluster.ask(RequestKind.CALL, ship.pack(function), deadline=time.monotonic() + FAR)
+            assert [ship.unpack(answer.body) for answer in answers] == [expected]
 
 
 def test_ranks_that_nobody_asks_for_anything_end_by_themselves(harness: Harness) -> None:
