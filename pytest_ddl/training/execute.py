@@ -72,6 +72,7 @@ def _attempt(
         stack.enter_context(layouts.fresh(context.strategy))
         policies = stack.enter_context(environment.prepared(settings, context.rank, generators))
         stack.enter_context(environment.whole_products())
+        stack.enter_context(environment.told_replicas(context.strategy, settings.told_replicas))
         stack.enter_context(recorder.creations.observed())
         recorder.creations.traces = settings.observe
         notice.renew()
