@@ -377,7 +377,7 @@ class RankRecord:
     * ``cut``, ``cut_fits``: the lengths that the program gave to loops and fits which the limit of steps ended;
     * ``evaluated``: for each evaluation on one device, names of metric variables, and their values after each batch;
     * ``fitted``: whether ``run.fit`` used a ``train_step`` or a ``loss_function`` of the program;
-    * ``single``: see :class:`Casts`; ``calls``: if asked for, the tensors of each call of a replica function, in order.
+    * ``single``, ``generators``: see :class:`Casts` and :class:`Generators`; ``calls``: if asked for, tensors by call.
     """
 
     @property

@@ -222,7 +222,6 @@ CHECKPOINT_CASES = (
             "loop": _RESUMING,
             "skipped": _SKIPPED,
         },
-        cause="-",
         steps=4,
     ),
     Case(
