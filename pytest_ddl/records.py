@@ -371,12 +371,12 @@ class RankRecord:
 
     * ``thawed``: indices of FROZEN variables that became trainable later; ``epochs``: epoch -> steps before it;
     * ``unwatched``: names of trained variables that nobody watched; ``trained_before``: steps before the first watch;
-    * ``no_loop``: whether no loop or epoch began; ``single``: see :class:`Casts`; ``device``: other than ``cpu``;
+    * ``no_loop``: whether no loop or epoch began; ``single``, ``generators``: see :class:`Casts`, :class:`Generators`;
     * ``late``: :class:`StepRecord` of gradients after the last step, for one device and schedules of the program;
     * ``widened``: replaced half precision policies of Keras; ``call_sites``: :class:`CallSite` -> whether it could run;
     * ``cut``, ``cut_fits``: the lengths that the program gave to loops and fits which the limit of steps ended;
     * ``evaluated``: for each evaluation on one device, names of metric variables, and their values after each batch;
-    * ``fitted``: whether ``run.fit`` used a ``train_step`` or a ``loss_function`` of the program;
+    * ``fitted``: whether ``run.fit`` used a ``train_step`` or a ``loss_function`` of the program; ``device``: no CPU;
     * ``calls``: if asked for, tensors of each call of a replica function; ``not_deterministic``: see ``kernels``.
     """
 

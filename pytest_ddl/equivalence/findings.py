@@ -112,6 +112,8 @@ class Finding:
     """Evidence for the cause: the recomputation and how closely it fits."""
     also: tuple[str, ...] = ()
     """Other causes that fit as well."""
+    besides: tuple[str, ...] = ()
+    """Other causes that act at the same time."""
     approximation: bool = False
     details: str | None = None
     """Longer text shown below the finding: a traceback, the output of a rank, stacks."""
@@ -168,6 +170,8 @@ class Diagnosis:
     """See :attr:`Finding.follows`."""
     tape: Mapping[int, bool] = field(default_factory=dict)
     """Index of a weight -> whether the gradients that the replicas computed for it add up to that of one device."""
+    besides: tuple[str, ...] = ()
+    """See :attr:`Finding.besides`."""
 
     @property
     def exact(self) -> bool:

@@ -138,6 +138,7 @@ def finding_at(
         a_priori=place.bound.a_priori,
         evidence=diagnosis.evidence if diagnosis else None,
         also=diagnosis.also if diagnosis else (),
+        besides=diagnosis.besides if diagnosis else (),
         approximation=diagnosis.approximation if diagnosis else False,
         exact=diagnosis.exact if diagnosis else True,
         grounds=diagnosis.grounds if diagnosis else None,

@@ -90,6 +90,8 @@ def _grounds(finding: Finding) -> str:
         items.append(escape(f"{finding.grounds.value[0].upper()}{finding.grounds.value[1:]}."))
     elif finding.cause is not None and not finding.exact:
         items.append("The cause was not recomputed; the records are consistent with it.")
+    if finding.besides:
+        items.append(f"And also: {', '.join(f'<code>{escape(cause)}</code>' for cause in finding.besides)}.")
     if finding.also:
         items.append(f"Also fits: {', '.join(f'<code>{escape(cause)}</code>' for cause in finding.also)}.")
     items += [f"Line: <code>{escape(line)}</code>" for line in finding.lines]

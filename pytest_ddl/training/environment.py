@@ -86,6 +86,12 @@ def prepared(settings: RunSettings, rank: int = 0, generators: HostGenerators | 
             tf.config.run_functions_eagerly(eager)
 
 
+def told_replicas(strategy: Any, number: int) -> Replacements:
+    """Let one device read another number of replicas than its own, as a replica reads it; 0 changes nothing."""
+    put = Replacements()
+    return put.put(type(strategy), "num_replicas_in_sync", property(lambda _strategy: number)) if number else put
+
+
 @contextmanager
 def whole_products() -> Iterator[None]:
     """Keep TensorFloat-32 off, also if the program switches it on.

@@ -83,6 +83,7 @@ def _attempt(
         policies = stack.enter_context(environment.prepared(settings, context.rank, generators))
         stack.enter_context(environment.whole_products())
         stack.enter_context(deterministic(context.device if settings.deterministic else ""))
+        stack.enter_context(environment.told_replicas(context.strategy, settings.told_replicas))
         stack.enter_context(recorder.creations.observed())
         recorder.creations.traces = settings.observe
         notice.renew()

@@ -65,7 +65,7 @@ class Run:
     @property
     def num_replicas(self) -> int:
         """Number of replicas over all ranks."""
-        return self._context.num_replicas
+        return self._settings.told_replicas or self._context.num_replicas
 
     @property
     def rank(self) -> int:

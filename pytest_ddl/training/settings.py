@@ -105,6 +105,8 @@ class RunSettings:
     """1 for the first call of the function, 2 for the call in a fresh cluster after ``run.restart()``."""
     slices: tuple[tuple[int, tuple[int, ...]], ...] = ()
     """``(step, rows)``: steps in which a reference keeps only some examples of the global batch, by their positions."""
+    told_replicas: int = 0
+    """Number of replicas that a reference reads from its strategy and from ``run``; 0 for the true number."""
     slice_moved: tuple[int, tuple[int, ...]] | None = None
     """Index of a tensor of the examples, and the rows of the only slice from which this tensor is taken instead."""
     replay: tuple[tuple[int, ...], ...] = ()

@@ -89,6 +89,7 @@ def test_workers_of_a_coordinator_may_each_read_all_of_the_data() -> None:
     result = check_data_cover(Comparison(reference, distributed, Tolerance(reference)))
     assert [finding.cause for finding in result.findings] == ["examples-duplicated", "examples-dropped"]
     assert all(finding.approximation for finding in result.findings)
+    assert all("an example is used up to 2 times, and others are not used" in str(f.evidence) for f in result.findings)
 
 
 @pytest.mark.parametrize(

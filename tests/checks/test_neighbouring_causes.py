@@ -339,4 +339,5 @@ def test_a_coupled_loss_that_counts_in_full_is_both(computed: Any, in_full: bool
     finding = judged_with_slices(way, way, 2, recorded=recorded, checks=NUMERIC).findings[0]
     assert (finding.cause, finding.exact) == ("batch-coupled-loss", False)
     assert ("2 times too large" in str(finding.evidence)) is in_full
+    assert finding.besides == (("gradient-scaled-by-replica-count",) if in_full else ())
     assert "divide the loss of the whole batch by their number" in str(finding.fix)

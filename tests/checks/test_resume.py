@@ -10,12 +10,13 @@ import pytest
 from simulated_training import Program, simulate
 
 from pytest_ddl.equivalence.checks.resume import check_resume
+from pytest_ddl.equivalence.checks.seed import check_seed
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
-from pytest_ddl.equivalence.findings import Outcome
+from pytest_ddl.equivalence.findings import CheckResult, Outcome
 from pytest_ddl.equivalence.runs.resuming import joined
 from pytest_ddl.equivalence.verdict.judge import judge
-from pytest_ddl.records import BatchRecord, RankRecord, Snapshot, TrainingRecord, VariableKind
+from pytest_ddl.records import BatchRecord, DrawRecord, RankRecord, Snapshot, TrainingRecord, VariableKind
 
 AFTER = 2
 PROGRAM = Program(replicas=2, workers=2, momentum=0.9, batches=(4, 4, 4, 4))
@@ -189,3 +190,84 @@ def test_more_than_two_attempts_are_joined_into_one_run() -> None:
     rank = joined(joined(parts[0], parts[1], 1), parts[2], 2)
     assert [step.index for step in rank.steps] == [1, 2, 3, 4]
     assert sorted(rank.resumed) == [1, 2]
+
+
+def with_draws(record: TrainingRecord, digest: Callable[[int], int], size: int = 6, **fields: object) -> TrainingRecord:
+    """Let all replicas draw the same numbers, of which there are as many for any batch."""
+
+    def drawn(replica: int, step: int) -> DrawRecord:
+        return DrawRecord(replica, 0, "random_normal", "noise", digest(step), size, (size,), "float32", size, **fields)  # type: ignore[arg-type]
+
+    def changed(rank: RankRecord) -> RankRecord:
+        steps = (replace(s, draws=tuple(drawn(r, s.index) for r in rank.replicas)) for s in rank.steps)
+        return replace(rank, steps=tuple(steps))
+
+    return replace(record, ranks=tuple(map(changed, record.ranks)))
+
+
+def judged_draws(
+    ours: Callable[[int], int], theirs: Callable[[int], int], **fields: int | None
+) -> tuple[CheckResult, CheckResult]:
+    reference, distributed = interrupted()
+    records = with_draws(reference, ours, **fields), with_draws(distributed, theirs, **fields)
+    comparison = Comparison(*records, Tolerance(reference))
+    return check_resume(comparison), check_seed(comparison)
+
+
+def anew(step: int) -> int:
+    return step if step <= AFTER else step - AFTER
+
+
+@pytest.mark.parametrize("fields", [{}, {"size": 1, "seeds": 7}], ids=["numbers", "seeds"])
+def test_numbers_that_come_again_after_the_interruption_belong_to_another_step(fields: dict[str, int]) -> None:
+    result, seed = judged_draws(lambda step: step, anew, **fields)
+    (finding,) = result.findings
+    assert (finding.cause, finding.step) == ("resume-random-wrong", AFTER)
+    assert "draws in step 3 the numbers of step 1 again" in finding.message
+    assert not seed.findings
+
+
+def test_numbers_that_repeat_without_an_interruption_are_no_matter_of_resuming() -> None:
+    for ours, theirs in (
+        (anew, anew),  # one device repeats them too
+        (lambda _step: 1, lambda _step: 1),
+        (lambda step: step, lambda step: step),
+        (lambda step: step, lambda step: 10 * step),  # another order, without repeats
+    ):
+        assert judged_draws(ours, theirs)[0].outcome is Outcome.PASS
+
+
+def test_few_numbers_that_come_again_prove_nothing() -> None:
+    assert judged_draws(lambda step: step, anew, size=2)[0].outcome is Outcome.PASS
+
+
+def with_states(record: TrainingRecord, state: Callable[[int], int]) -> TrainingRecord:
+    def changed(rank: RankRecord) -> RankRecord:
+        return replace(rank, facts={"generators": {step.index: (f"{state(step.index)}",) for step in rank.steps}})
+
+    return replace(record, ranks=tuple(map(changed, record.ranks)))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "lost"),
+    [
+        (lambda step: step, anew, True),
+        (lambda step: step, lambda step: step, False),
+        (lambda _step: 1, lambda _step: 1, False),  # it is not used in steps
+        (anew, anew, False),
+    ],
+)
+def test_a_generator_that_begins_anew_is_named(
+    ours: Callable[[int], int], theirs: Callable[[int], int], lost: bool
+) -> None:
+    reference, distributed = interrupted()
+    records = with_states(reference, ours), with_states(distributed, theirs)
+    result = check_resume(Comparison(*records, Tolerance(reference)))
+    assert [finding.cause for finding in result.findings] == (["resume-random-wrong"] if lost else [])
+
+
+def test_states_of_generators_of_both_attempts_are_joined() -> None:
+    reference, _distributed = interrupted()
+    rank = reference.ranks[0]
+    first, second = (replace(rank, facts={"generators": {step: (f"{step}",)}}) for step in (1, 2))
+    assert joined(first, second, 1).facts["generators"] == {1: ("1",), 2: ("2",)}

@@ -197,3 +197,44 @@ def right_ratios(run):
 
 def worst_example_of_the_replica(run):
     _train(run, loss_of=lambda run, errors, _b, _m: tf.reduce_max(errors) / run.num_replicas)
+
+
+def _contrastive(output, sharpness=10.0):
+    similarity = tf.matmul(output, output, transpose_b=True)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(tf.range(tf.shape(similarity)[0]), sharpness * similarity)
+
+
+def contrastive_and_divided_twice(run):
+    """Divided by the size of the global batch, and by the number of replicas."""
+
+    def loss_of(run, errors, batch, model):
+        return _average(run, _contrastive(model(batch[0]))) / run.num_replicas
+
+    _train(run, loss_of=loss_of)
+
+
+def contrastive_in_full(run):
+    def loss_of(run, errors, batch, model):
+        return tf.reduce_mean(_contrastive(model(batch[0]), sharpness=1.0))
+
+    _train(run, loss_of=loss_of)
+
+
+def contrastive_term_divided_by_the_replicas(run):
+    """The division is right, and hides from one device what the replicas compute."""
+
+    def loss_of(run, errors, batch, model):
+        return _average(run, errors) + tf.reduce_mean(_contrastive(model(batch[0]))) / run.num_replicas
+
+    _train(run, loss_of=loss_of)
+
+
+def one_mean_is_divided_twice(run):
+    """No term couples examples."""
+
+    def loss_of(run, errors, batch, model):
+        sizes = tf.reduce_sum(tf.abs(model(batch[0])), axis=-1)
+        count = tf.distribute.get_replica_context().num_replicas_in_sync
+        return _average(run, errors) + tf.reduce_mean(sizes) / count**2
+
+    _train(run, loss_of=loss_of)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -134,6 +135,13 @@ def test_a_batch_that_is_no_argument_decides_nothing_in_another_order():
     assert "give the batch to strategy.run as an argument" in str(report.inconclusive)
 
 
+def assert_names_assignment(report, variable):
+    """The first line is the one of the program that assigns the variable, and not one of the optimizer."""
+    (line,) = report.findings[0].lines
+    number = int(re.search(r"coordinator_programs.py:(\d+) \(the assignment\)", line)[1])
+    assert f"{variable}.assign(" in Path(programs.__file__).read_text().splitlines()[number - 1], line
+
+
 def test_a_sum_that_closures_add_to_passes():
     report = check_training(programs.adds_up_what_it_consumes, "parameter_server", **GIVEN)
     assert report.passed, str(report)
@@ -144,6 +152,7 @@ def test_a_sum_that_closures_write_back_is_found():
     report = check_training(programs.writes_its_sum_back, "parameter_server", **GIVEN)
     found = [(finding.check, finding.cause, finding.variable) for finding in report.findings]
     assert found == [("PS", "lost-update", "sum_of_features")], str(report)
+    assert_names_assignment(report, "total")
 
 
 @pytest.mark.nightly(each_commit=("loses_updates_recorded_on_one_device",))
@@ -151,6 +160,7 @@ def test_a_sum_that_closures_write_back_is_found():
 def test_updates_that_are_lost_are_found(program):
     report = check_training(program, "parameter_server", **GIVEN)
     assert [(finding.check, finding.cause) for finding in report.findings] == [("PS", "lost-update")], str(report)
+    assert_names_assignment(report, "weight")
 
 
 @pytest.mark.nightly
@@ -166,6 +176,7 @@ def test_state_that_closures_take_back_from_each_other_is_found(program):
     report = check_training(program, "parameter_server", **GIVEN)
     found = [(finding.check, finding.cause, finding.variable) for finding in report.findings]
     assert found == [("PS", "lost-update", "kept")], str(report)
+    assert_names_assignment(report, "kept")
 
 
 @pytest.mark.nightly(each_commit=("keeps_the_largest",))

@@ -69,8 +69,17 @@ CONSISTENT = {
     "returns_are_standardized": "batch-coupled-loss",
     "hardest_examples_of_the_replica": "batch-coupled-loss",
     "weights_of_the_replicas_classes": "batch-coupled-loss",
+    "contrastive_and_divided_twice": "batch-coupled-loss",
+    "contrastive_in_full": "batch-coupled-loss",
+    "contrastive_term_divided_by_the_replicas": "batch-coupled-loss",
+    "one_mean_is_divided_twice": None,
 }
 """Causes with which the records are consistent, but which do not reproduce the whole update."""
+BESIDES = {
+    "contrastive_and_divided_twice": ("gradient-scaled-by-inverse-replica-count",),
+    "contrastive_in_full": (N,),
+}
+"""Causes that act at the same time as the first one."""
 
 
 def _programs() -> dict[str, object]:
@@ -110,13 +119,15 @@ def test_cause_is_named_by_recomputation(name: str) -> None:
     assert (report.findings[0].cause, report.findings[0].exact) == (CAUSES[name], True), str(report)
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly(each_commit=("contrastive_and_divided_twice", "contrastive_term_divided_by_the_replicas"))
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONSISTENT)
 def test_cause_is_named_if_records_are_consistent_with_it(name: str) -> None:
     report = _check(name, "mirrored")
     assert report.verdict == "fail"
     assert (report.findings[0].cause, report.findings[0].exact) == (CONSISTENT[name], False), str(report)
+    assert report.findings[0].besides == BESIDES.get(name, ()), str(report)
+    assert all(cause in str(report).splitlines()[0] for cause in BESIDES.get(name, ())), str(report)
 
 
 @pytest.mark.nightly(each_commit=("mean_with_adam", "biases_not_reduced"))

@@ -46,6 +46,38 @@ CASES = (
         strategy="multi_worker_mirrored",
     ),
     Case(
+        "data-of-workers",
+        LOOP,
+        "taken",
+        "losses = run.steps(train_step, make_dataset, concurrent=True)",
+        given={
+            # Many steps, so that a worker that is slow to begin gets some of them, too.
+            "examples": """
+            features, labels = (np.concatenate([part + 0.01 * n for n in range(8)]) for part in (features, labels))
+
+            def make_dataset(context):
+                return tf.data.Dataset.from_tensor_slices((features, labels)).batch(global_batch_size)
+            """,
+            "apply": """
+            for weight, gradient in zip(model.trainable_variables, gradients):
+                weight.value.assign_sub(0.01 * gradient)  # that of Keras reads and writes
+            """,
+            "compiled": """
+            on_batch = train_step
+            train_step = tf.function(lambda iterator: on_batch(next(iterator)))
+            """,
+            "loop": """
+            <taken>
+            for loss in losses:
+                pass
+            """,
+        },
+        cause="examples-duplicated",
+        strategy="parameter_server",
+        steps=48,
+        strict=True,
+    ),
+    Case(
         "examples-duplicated",
         LOOP,
         "sharded",
@@ -222,7 +254,6 @@ CHECKPOINT_CASES = (
             "loop": _RESUMING,
             "skipped": _SKIPPED,
         },
-        cause="-",
         steps=4,
     ),
     Case(

@@ -246,6 +246,51 @@ def all_workers_dump_their_weights_with_numpy(run, sin):
         np.save(run.tmp_path / "w1.npy", model.w1.numpy())
 
 
+def _with_noise(run, sin, *, inside):
+    """All replicas add the same noise to their examples: the state of its generator is saved, or begins anew."""
+    with run.strategy.scope():
+        model = loops.perceptron()
+        optimizer = keras.optimizers.SGD(0.05)
+        optimizer.build(model.trainable_variables)
+        generator = tf.random.Generator.from_seed(3)
+        drawn = tf.Variable(0.0, trainable=False, dtype=keras.config.floatx())
+    parts = {} if sin else {"generator": generator}
+    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, **parts)
+    path = str(run.rank_path / "checkpoint")
+    if run.attempt == 2:
+        checkpoint.read(path)
+    run.watch(model=model, optimizer=optimizer)
+
+    def replica_step(batch):
+        x, y = batch
+        x += 0.1 * (generator.normal((), dtype=x.dtype) if inside else tf.cast(drawn, x.dtype))
+        with tf.GradientTape() as tape:
+            loss = loops.average(run, loops.squared_errors(model, x, y))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    step = loops.summed(run, replica_step)
+
+    def drawing_step(iterator):
+        drawn.assign(generator.normal((), dtype=drawn.dtype))
+        return step(iterator)
+
+    for _ in run.steps(step if inside else drawing_step, loops.dataset(run).skip(run.completed_steps)):
+        if run.completed_steps == SAVED_AFTER and run.attempt == 1:
+            checkpoint.write(path)
+            run.restart()
+
+
+def noise_of_the_replicas_begins_anew(run, sin):
+    """Each replica draws one number, the same as the others: their generators have equal states."""
+    _with_noise(run, sin, inside=True)
+
+
+def noise_of_the_loop_begins_anew(run, sin):
+    _with_noise(run, sin, inside=False)
+
+
 LOST, STEP, DATA = "resume-lost-state", "resume-step-wrong", "resume-data-wrong"
 UNSAFE = "unsafe-checkpoint-path"
 WORKERS = ("multi_worker_mirrored",)
@@ -257,6 +302,8 @@ PLANTED = (
     planted("D16", data_starts_at_the_beginning_again, DATA, steps=4),
     planted("D11", data_skips_steps_instead_of_examples, DATA, steps=4),
     planted("E07", fit_resumes_without_its_optimizer, LOST, steps=4, strategies=("mirrored",)),
+    planted("", noise_of_the_replicas_begins_anew, "resume-random-wrong", steps=4),
+    planted("", noise_of_the_loop_begins_anew, "resume-random-wrong", steps=4),
     planted("E03", chief_alone_restores, "initial-weights-differ", "workers-diverged", strategies=WORKERS),
     planted("E03", chief_alone_restores_when_it_resumes, LOST, "workers-diverged", strategies=WORKERS, steps=4),
     planted("", all_workers_write_one_file, UNSAFE, strategies=WORKERS),

@@ -94,6 +94,18 @@ def test_a_correct_twin_passes(planted, strategy):
     assert outcome.verdict == "pass", outcome.detail
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_data_that_each_worker_of_a_coordinator_reads_is_tolerated_and_named():
+    """TensorFlow documents it, so the report passes by default, and says what happens to the examples."""
+    (entry,) = [entry for entry in PLANTED if entry.name == "every_worker_iterates_over_all_data"]
+    outcome = evaluate(entry, "parameter_server", strict=False)
+    assert outcome.verdict == "pass", outcome.detail
+    text = " ".join(outcome.detail.split())
+    assert "approximation: step 2, examples-duplicated" in text
+    assert "workers of the coordinator reads all of the data by itself" in text
+
+
 def test_names_and_causes_are_those_of_the_contract():
     from pytest_ddl.equivalence.causes import CAUSES
 

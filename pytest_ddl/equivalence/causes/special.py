@@ -140,6 +140,11 @@ SPECIAL: Mapping[str, Fix] = {
         dataset = dataset.with_options(options)
         """,
     ),
+    "data-of-workers": Fix(
+        "To use each example once, give run.steps the dataset and no function: the workers take its batches in turn. "
+        "In a loop of your own, read the batches on the coordinator, and give them to coordinator.schedule.",
+        "losses = run.steps(train_step, dataset, concurrent=True)",
+    ),
     "examples-left-out": Fix(
         "Let every example of its batch count once in the replica function: look for slices, masks and gathers of the "
         "batch that depend on its size or on the replica."

@@ -26,10 +26,6 @@ from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import TrainingRecord
 
 CHECK = "DATA-COVER"
-_EACH_READS_ALL = (
-    "each worker of a coordinator reads all of the data by itself, and the number of steps that it takes is random; "
-    "TensorFlow promises nothing about how often an example is used"
-)
 
 
 def check_data_cover(comparison: Comparison) -> CheckResult:
@@ -60,20 +56,35 @@ def check_data_cover(comparison: Comparison) -> CheckResult:
         finding = _other_order(reference, distributed, found)
         return failed(CHECK, [_of_shares(finding, len(distributed.ranks)) if _is_sharded(distributed) else finding])
     findings = _wrong(found, len(distributed.ranks))
-    if _is_of_whole_data(found, distributed):
-        findings = [replace(finding, approximation=True, fix=None, evidence=_EACH_READS_ALL) for finding in findings]
+    if workers := _readers_of_whole_data(found, distributed):
+        findings = [_of_whole_data(finding, workers) for finding in findings]
     return failed(CHECK, findings)
 
 
-def _is_of_whole_data(found: Coverage, distributed: TrainingRecord) -> bool:
-    """Return whether examples repeat as they must if each worker of a coordinator reads all of the data by itself.
+def _readers_of_whole_data(found: Coverage, distributed: TrainingRecord) -> int:
+    """Return the number of workers if examples repeat as they must where each reads all of the data; else 0.
 
     No worker then repeats an example in a pass over the data, and no example is new.
     """
     workers = max((int(rank.facts.get("workers", 0)) for rank in distributed.ranks), default=0)
     each = any(rank.facts.get("data_of_workers") for rank in distributed.ranks)
     known = not found.theirs.keys() - found.ours.keys()
-    return is_asynchronous(distributed) and each and known and max(found.theirs.values(), default=0) <= workers
+    tolerated = is_asynchronous(distributed) and each and known
+    return workers if tolerated and max(found.theirs.values(), default=0) <= workers else 0
+
+
+def _of_whole_data(finding: Finding, workers: int) -> Finding:
+    """Tolerate what follows from a function that makes the data on each worker.
+
+    ``ClusterCoordinator.create_per_worker_dataset`` and ``ParameterServerStrategy`` of TensorFlow document it.
+    """
+    evidence = (
+        f"each of the {workers} workers of the coordinator reads all of the data by itself, because a function makes "
+        f"it: in as many steps as one pass has, an example is used up to {workers} times, and others are not used; the "
+        "input context has one pipeline, so that it cannot shard; TensorFlow assumes the same data on all workers, and "
+        "advises to shuffle it without a seed, to repeat it, and to schedule a finite number of steps"
+    )
+    return replace(finding, approximation=True, fix=SPECIAL["data-of-workers"], evidence=evidence)
 
 
 def _altered(found: Coverage, shared: list[int], other: list[int]) -> Finding:

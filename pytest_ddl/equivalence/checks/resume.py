@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.checks.resumed_draws import repeated_numbers
 from pytest_ddl.equivalence.evidence.arrays import difference, same
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.coverage import contents_by_step
@@ -56,6 +57,7 @@ def check_resume(comparison: Comparison) -> CheckResult:
                 lost.append(found)
     shift = data_shift(reference, distributed)
     findings = _findings(distributed, lost, shift, step)
+    findings += [] if findings else repeated_numbers(comparison)
     if findings:
         return failed(CHECK, findings)
     if not compared:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import combinations
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.checks.resumed_draws import crosses, repeats_over_interruptions
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import executions, is_asynchronous, sizes
+from pytest_ddl.equivalence.evidence.repeats import Draws, by_place, of_operations, same_seeds, shifts
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, no_steps, not_applicable, passed
 from pytest_ddl.records import DrawRecord, TrainingRecord
@@ -19,20 +20,7 @@ CHECK = "SEED"
 ACROSS_REPLICAS = "random-stream-repeated-across-replicas"
 ACROSS_STEPS = "random-stream-repeated-across-steps"
 
-CERTAIN = 40.0
-"""Bits that two draws must share to exclude chance: a probability of one in 10**12."""
 _SEEDED_HERE = "the operation follows the global seed, which was set by this check and not by the program"
-_FEWEST = 2
-"""Draws of so few numbers prove nothing: a coin of a step may be shared."""
-_MEMBERS = 64
-"""Maximum number of equal draws to pair with each other; more would name no other replica or step."""
-_BITS_OF_A_FLOAT = 7.0
-"""Smallest information of a floating point number in bits: the significand of bfloat16."""
-_COUNTED = 128
-"""Effective count of different floating point numbers from which they count as continuous."""
-
-Draws = dict[tuple[int, int], dict[int, DrawRecord]]
-"""(position, replica) -> step -> the draw."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +49,10 @@ def check_seed(comparison: Comparison) -> CheckResult:
         return not_applicable(CHECK, "under model_parallel there is one program, whose draws are sharded like its data")
     if is_asynchronous(distributed):
         return not_applicable(CHECK, "the steps ran concurrently, so that draws belong to no step")
-    all_draws = _by_place(distributed)
+    all_draws = by_place(distributed)
     if not all_draws:
         return not_applicable(CHECK, "no random operation of a replica function was observed")
-    ours = _by_place(reference)
+    ours = by_place(reference)
     draws = {place: found for place, found in all_draws.items() if _per_example(reference, distributed, ours, found)}
     whole = {p: found for p, found in all_draws.items() if p not in draws and _of_the_global_batch(reference, found)}
     if not draws and not whole:
@@ -74,7 +62,7 @@ def check_seed(comparison: Comparison) -> CheckResult:
     # if one device repeats them too.
     over_steps = [
         repeat
-        for repeat in _over_steps(draws | whole)
+        for repeat in _over_steps(draws | whole, _within_attempts(comparison))
         if _own_state(distributed) or any(r.first.position == repeat.first.position for r in _over_steps(ours))
     ]
     over_replicas = list(_over_replicas(distributed, draws))
@@ -85,13 +73,11 @@ def check_seed(comparison: Comparison) -> CheckResult:
     return passed(CHECK, f"{operations} random operation(s) on {distributed.num_replicas} replica(s)")
 
 
-def _by_place(record: TrainingRecord) -> Draws:
-    found: Draws = {}
-    for rank in record.ranks:
-        for number, step in enumerate(rank.steps[: record.num_steps], start=1):
-            for draw in step.draws:
-                found.setdefault((draw.position, draw.replica), {})[number] = draw
-    return found
+def _within_attempts(comparison: Comparison) -> Callable[[int, int, int], bool]:
+    """Return whether draws of an operation in two steps are compared. RESUME names what an interruption repeats."""
+    resumed = {draw.position for _step, _later, draw in repeats_over_interruptions(comparison)}
+    record = comparison.distributed
+    return lambda position, step, later: position not in resumed or not crosses(record, step, later)
 
 
 def _per_example(
@@ -135,79 +121,20 @@ def _grows(local: tuple[int, ...], own: int, single: tuple[int, ...], whole: int
     return len(apart) == 1 and apart[0][0] * whole == apart[0][1] * own
 
 
-def _information(draw: DrawRecord) -> float:
-    """Return the number of bits that equal draws share."""
-    if draw.distinct <= 1:
-        return 0.0
-    bits = math.log2(draw.distinct)
-    if "float" in draw.dtype:
-        # Few floating point numbers are all different, and say nothing about how many there could be.
-        bits = _BITS_OF_A_FLOAT if draw.distinct >= min(draw.size, _COUNTED) else min(bits, _BITS_OF_A_FLOAT)
-    return draw.size * bits
-
-
-def _is_proof(draws: Sequence[DrawRecord], compared: int) -> bool:
-    """Return whether equal draws exclude chance, given the number of pairs in which they were looked for."""
-    return sum(map(_information, draws)) >= CERTAIN + math.log2(max(compared, 1))
-
-
-def _shifts(draws: Draws) -> Iterator[tuple[int, int, int, list[int], bool]]:
-    """Yield ``(replica, other replica, shift, steps, always)`` of the draws of one operation that are repeated.
-
-    The other replica draws in each step ``s + shift`` what the replica draws in step ``s``, for the given steps ``s``.
-    ``always`` is true if no pair of draws with this shift differs.
-    """
-    made = sorted((step, replica) for (_position, replica), steps in draws.items() for step in steps)
-    by_replica = {replica: steps for (_position, replica), steps in draws.items()}
-    alike: dict[tuple[int, tuple[int, ...], int], list[tuple[int, int]]] = {}
-    for step, replica in made:
-        draw = by_replica[replica][step]
-        if draw.size > _FEWEST or draw.seeds is not None:
-            alike.setdefault((draw.digest, draw.shape, draw.size), []).append((step, replica))
-    steps_of: dict[tuple[int, int, int], list[int]] = {}
-    for members in alike.values():
-        for (step, replica), (later, other) in combinations(members[:_MEMBERS], 2):
-            steps_of.setdefault((replica, other, later - step), []).append(step)
-    pairs = len(made) * (len(made) - 1) // 2
-    varies = len(alike) > 1 or any(draw.distinct > 1 for steps in draws.values() for draw in steps.values())
-    for (replica, other, shift), steps in steps_of.items():
-        ours, theirs = by_replica[replica], by_replica[other]
-        possible = [s for s in ours if s + shift in theirs and _same_size(ours[s], theirs[s + shift])]
-        always = all(ours[step].digest == theirs[step + shift].digest for step in possible)
-        # Few numbers per step prove something only together, and only if they are repeated in all steps.
-        together = always and _is_proof([ours[step] for step in possible], pairs)
-        # Equal seeds prove it for any numbers, unless the operation can only give one.
-        sure = [s for s in steps if _is_proof([ours[s]], pairs) or (varies and _same_seeds(ours[s], theirs[s + shift]))]
-        proven = possible if together else sure
-        if proven:
-            yield replica, other, shift, sorted(proven), always
-
-
-def _same_seeds(first: DrawRecord, second: DrawRecord) -> bool:
-    return first.seeds is not None and first.seeds == second.seeds
-
-
-def _same_size(first: DrawRecord, second: DrawRecord) -> bool:
-    return first.shape == second.shape and first.size == second.size
-
-
-def _of_operations(draws: Draws) -> Iterator[Draws]:
-    for wanted in sorted({position for position, _replica in draws}):
-        yield {place: steps for place, steps in draws.items() if place[0] == wanted}
-
-
-def _over_steps(draws: Draws) -> list[_Repeat]:
+def _over_steps(
+    draws: Draws, counts: Callable[[int, int, int], bool] = lambda _position, _step, _later: True
+) -> list[_Repeat]:
     """Find replicas that draw the same numbers in several steps; for each, the repeat after the fewest steps."""
     repeats = []
-    for operation in _of_operations(draws):
-        shifts = sorted(
+    for operation in of_operations(draws):
+        position = next(iter(operation))[0]
+        repeated = sorted(
             (replica, shift, steps, always)
-            for replica, other, shift, steps, always in _shifts(operation)
+            for replica, other, shift, steps, always in shifts(operation, functools.partial(counts, position))
             if replica == other
         )
-        for number in sorted({replica for replica, *_rest in shifts}):
-            replica, shift, steps, always = next(found for found in shifts if found[0] == number)
-            position = next(iter(operation))[0]
+        for number in sorted({replica for replica, *_rest in repeated}):
+            replica, shift, steps, always = next(found for found in repeated if found[0] == number)
             made = operation[position, replica]
             first, second = made[steps[0]], made[steps[0] + shift]
             repeats.append(_Repeat(first, second, (replica,), tuple(steps), shift, always))
@@ -216,8 +143,8 @@ def _over_steps(draws: Draws) -> list[_Repeat]:
 
 def _over_replicas(distributed: TrainingRecord, draws: Draws) -> Iterator[_Repeat]:
     """Yield for each operation the replicas that draw the same numbers, in the same step or in different ones."""
-    for operation in _of_operations(draws):
-        across = [found for found in _shifts(operation) if found[0] != found[1]]
+    for operation in of_operations(draws):
+        across = [found for found in shifts(operation) if found[0] != found[1]]
         if not across:
             continue
         # Numbers of the same step come first, and then those that are repeated in all steps.
@@ -271,7 +198,7 @@ def _finding(distributed: TrainingRecord, repeats: list[_Repeat], cause: str) ->
         + ("each time" if repeat.always else f"in step {repeat.steps[0]} and in step {repeat.steps[0] + repeat.later}"),
         expected="different numbers on every replica and in every step",
         evidence=f"the numbers of {draw.name} were compared in {len(repeat.steps)} step(s)"
-        + ("; the operation was given the same seed there" if _same_seeds(draw, repeat.second) else "")
+        + ("; the operation was given the same seed there" if same_seeds(draw, repeat.second) else "")
         + (f"; their seeds come from SeedGenerator of Keras: {generators}" if generators else "")
         + (f"; {_SEEDED_HERE}" if repeat.seeded_here else ""),
         approximation=repeat.seeded_here,

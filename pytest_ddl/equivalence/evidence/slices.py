@@ -36,6 +36,11 @@ class Slices:
     """Replica -> a run on each of some equal parts of its examples, if one device computes the replica's gradient from
     all of them."""
 
+    told: Mapping[int, tuple[TrainingRecord, ...]] = field(default_factory=dict)
+    """Replica -> a run on its examples, and one on each of some equal parts of them, of a device that reads the number
+    of replicas from its strategy as a replica does."""
+    smaller: TrainingRecord | None = None
+    """A run whose global batches have as many examples as the first replica's part."""
     uneven: Mapping[int, TrainingRecord] = field(default_factory=dict)
     """Replica -> a run on only this replica's examples in every step with an uneven batch."""
     equal: TrainingRecord | None = None
@@ -50,6 +55,8 @@ class Slices:
             {replica: change(run) for replica, run in self.replicas.items()},
             {replica: {row: change(run) for row, run in runs.items()} for replica, runs in self.examples.items()},
             {replica: tuple(map(change, runs)) for replica, runs in self.parts.items()},
+            {replica: tuple(map(change, runs)) for replica, runs in self.told.items()},
+            self.smaller and change(self.smaller),
             {replica: change(run) for replica, run in self.uneven.items()},
             self.equal and change(self.equal),
             {pairing: change(run) for pairing, run in self.pairings.items()},

@@ -28,6 +28,8 @@ from pytest_ddl.equivalence.runs.slices import (
     pairings_to_recompute,
     parts_to_recompute,
     slices_to_recompute,
+    smaller_batch,
+    told_to_recompute,
     uneven_parts,
 )
 from pytest_ddl.equivalence.runs.smaller_scales import judged_without_overflow
@@ -229,9 +231,10 @@ class PlainComparison:
             report = self.decide(reference, distributed, perturbed, again=again)
 
         def trained_on(
-            step: int, rows: tuple[int, ...], moved: tuple[int, tuple[int, ...]] | None = None
+            step: int, rows: tuple[int, ...], moved: tuple[int, tuple[int, ...]] | None = None, told: int = 0
         ) -> TrainingRecord:
-            return self.program.reference(replace(settings, slices=((step, rows),), slice_moved=moved))
+            part = replace(settings, slices=((step, rows),), slice_moved=moved, told_replicas=told)
+            return self.program.reference(part)
 
         uneven = {
             replica: self.program.reference(replace(settings, slices=slices))
@@ -253,6 +256,17 @@ class PlainComparison:
             }
             if pieces:
                 slices = replace(slices, parts=pieces)
+                report = self.decide(reference, distributed, perturbed, slices, again)
+            told = {
+                replica: tuple(trained_on(step, part, told=distributed.num_replicas) for part in own)
+                for replica, own in told_to_recompute(report, step, parts).items()
+            }
+            if told:
+                slices = replace(slices, told=told)
+                report = self.decide(reference, distributed, perturbed, slices, again)
+            if size := smaller_batch(report, step, parts):
+                smaller = self.program.reference(replace(settings, global_batch_size=size))
+                slices = replace(slices, smaller=smaller)
                 report = self.decide(reference, distributed, perturbed, slices, again)
             # Copies fill a batch of the usual size, in case the program cuts its batch to a multiple of a number.
             copies = sum(map(len, parts.values()))

@@ -29,7 +29,7 @@ def joined(first: RankRecord, second: RankRecord, step: int) -> RankRecord:
         resumed=resumed,
         writes=(*first.writes, *second.writes),
         notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
-        facts={**second.facts, **_call_sites(first, second)},
+        facts={**second.facts, **_call_sites(first, second), **_generators(first, second)},
     )
 
 
@@ -40,6 +40,12 @@ def _call_sites(first: RankRecord, second: RankRecord) -> dict[str, dict[CallSit
         for site, ran in rank.facts.get("call_sites", {}).items():
             found[site] = found.get(site, False) or ran
     return {"call_sites": found} if found else {}
+
+
+def _generators(first: RankRecord, second: RankRecord) -> dict[str, dict[int, tuple[str, ...]]]:
+    """Return the states of the random generators after the steps of both attempts."""
+    found = {**first.facts.get("generators", {}), **second.facts.get("generators", {})}
+    return {"generators": found} if found else {}
 
 
 def _places(first: tuple[VariableRecord, ...], second: tuple[VariableRecord, ...]) -> dict[int, int] | None:

@@ -148,16 +148,49 @@ def parts_to_recompute(
     That is so if every replica computes the gradient of its examples, and these gradients do not add up to that of one
     device: a term of the loss may be a mean over the replica's examples. All replicas must have equally many.
     """
-    counts = {len(own) for own in rows.values()}
     case = _open_case(report, step)
-    if case is None or len(counts) != 1:
+    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None) if case is not None else None
+    if case is None or source is None or adds_up(case, source):
         return {}
+    return _in_parts(rows) if all(is_one(factor) for factor in factors_alone(case, source)) else {}
+
+
+def told_to_recompute(
+    report: Report, step: int, rows: Mapping[int, tuple[int, ...]]
+) -> Mapping[int, tuple[tuple[int, ...], ...]]:
+    """Return each replica's examples and equal parts of them, if a device that reads N replicas should train on them.
+
+    That is so if no replica computes a multiple of the gradient of its examples: terms of the loss may be divided by
+    the number of replicas. Only the first step begins with weights that no step changed by this number before.
+    """
+    case = _open_case(report, step) if step == 1 else None
+    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None) if case is not None else None
+    alone = computed_alone(case, source) if case is not None and source is not None else {}
+    if not alone or any(alone.values()):
+        return {}
+    return {replica: (rows[replica], *parts) for replica, parts in _in_parts(rows).items()}
+
+
+def smaller_batch(report: Report, step: int, rows: Mapping[int, tuple[int, ...]]) -> int:
+    """Return the size of a global batch that is the first replica's part of the usual one, if one device should train.
+
+    That shows whether a coupled loss is divided by the size of the global batch. The result is 0 if it need not be
+    shown, or if the first examples are not those of the first replica.
+    """
+    case = _open_case(report, step) if step == 1 else None
+    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None) if case is not None else None
+    own = rows.get(0, ())
+    if case is None or source is None or own != tuple(range(len(own))) or adds_up(case, source):
+        return 0
+    return len(own) if all(factor and is_one(factor * case.replicas) for factor in factors_alone(case, source)) else 0
+
+
+def _in_parts(rows: Mapping[int, tuple[int, ...]]) -> Mapping[int, tuple[tuple[int, ...], ...]]:
+    """Return equal parts of each replica's examples; empty if the replicas have different numbers, or too many."""
+    counts = {len(own) for own in rows.values()}
     count = min(counts)
     number = next((number for number in range(2, count + 1) if count % number == 0), None)
-    if number is None or number * len(rows) > _MOST_EXAMPLES:
-        return {}
-    source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
-    if source is None or adds_up(case, source) or not all(is_one(factor) for factor in factors_alone(case, source)):
+    if len(counts) != 1 or number is None or number * len(rows) > _MOST_EXAMPLES:
         return {}
     size = count // number
     return {

@@ -22,6 +22,8 @@ _OF_UPDATE = ("apply", "assign", "all_reduce", "gradient", "fit")
 _OF_OPTIMIZER = ("apply", "fit")
 _AFTER_TAPE = ("all_reduce", "gather", "assign", "apply", "fit")
 """Where a program goes wrong if the gradients of its tape add up to those of one device."""
+_OF_WRITING = ("overwrite", "assign")
+"""What the program itself does to a variable. Neither an optimizer nor a layer has such a line."""
 _OF_DATA = ("data", "train", "fit")
 _OF_VARIABLE = ("variable",)
 _OF_GRADIENT = ("loss", "gradient", "apply", "all_reduce", "gather")
@@ -35,6 +37,7 @@ _WHAT = {
     "reduce": "the reduction",
     "reduced": "the reduction",
     "assign": "the assignment",
+    "overwrite": "the assignment",
     "start": "the assignment",
     "last": "the assignment",
     "rate": "the learning rate",
@@ -80,11 +83,10 @@ KINDS: Mapping[str, tuple[tuple[str, ...], int]] = {
         (
             "loss-scale-not-synchronised",
             "variable-did-not-move",
-            "duplicate-update",
-            "lost-update",
         ),
         (_OF_OPTIMIZER, 1),
     ),
+    **dict.fromkeys(("duplicate-update", "lost-update"), ((*_OF_WRITING, *_OF_OPTIMIZER), 1)),
     **dict.fromkeys(("optimizer-state-mismatch", "iteration-count-wrong"), (("assign", *_OF_OPTIMIZER), 1)),
     "learning-rate-differs": (("rate_schedule", "rate", "assign", *_OF_OPTIMIZER), 1),
     "reported-loss-wrong": (("reduced", "reduce", "loss", "fit"), 1),
@@ -155,6 +157,8 @@ def _kinds(finding: Finding, variable: VariableRecord | None) -> tuple[tuple[str
         return _AFTER_TAPE, _MOST
     if finding.tape_is_right is False and finding.cause is None:
         return _OF_LOSS, 1
+    if kinds[:2] == _OF_WRITING and variable is not None and variable.kind is VariableKind.STATE:
+        return (*_OF_WRITING, *_OF_VARIABLE), 1  # no optimizer moves it
     if "assign" in kinds and "variable" in kinds and variable is not None and not variable.distributed:
         return _OF_VARIABLE, 1  # a variable of the strategy would not differ
     return kinds, count
@@ -183,7 +187,9 @@ def _of_kind(
         return _of_rate(variable, record, recorded)
     elif kind == "last":
         return () if variable is None else recorded.get(f"assign {variable.index}", ())[-1:]
-    elif kind in ("variable", "assign", "rate_schedule"):
+    elif kind == "overwrite" and variable is None:
+        return _of_rewriting(finding, record)
+    elif kind in ("variable", "assign", "overwrite", "rate_schedule"):
         keys = [] if variable is None else [f"{kind} {variable.index}"]
     elif kind in _OF_GRADIENT:
         found = _of_gradient(kind, variable, recorded)
@@ -194,6 +200,12 @@ def _of_kind(
     else:
         keys = [kind]
     return tuple(dict.fromkeys(line for key in keys for line in recorded.get(key, ())))
+
+
+def _of_rewriting(finding: Finding, record: TrainingRecord) -> tuple[str, ...]:
+    """Return the lines at which closures compute a variable from its old value, also if nothing watches it."""
+    found = [rank.facts.get("rewritten", {}) for rank in record.ranks]
+    return tuple(line for lines in found for name, line in lines.items() if name.removesuffix(":0") == finding.variable)
 
 
 def _of_gradient(

@@ -145,7 +145,7 @@ def _agreement(report: Rendered) -> str:
 
 
 def _failure(strategy: str, finding: Finding) -> str:
-    cause = finding.cause or "cause not known"
+    cause = " and ".join((_cause(finding), *finding.besides))
     if finding.symptom == Symptom.HANG.value:
         return f"{cause}: {strategy} hangs at step {finding.step} ({finding.observed or finding.message})"
     if finding.check == "RUN":
@@ -189,6 +189,8 @@ def _in_full(finding: Finding) -> Iterator[str]:
     yield from _field("bound from", finding.origin)
     cause = CAUSES.get(finding.cause or "")
     yield from _field("cause", f"{finding.cause}: {cause.title}" if cause else finding.cause or "not known")
+    for other in finding.besides:
+        yield from _field("and also", f"{other}: {CAUSES[other].title}")
     if finding.grounds is not None and cause is not None:
         yield from _field("grounds", finding.grounds.value)
     yield from _field("evidence", finding.evidence)

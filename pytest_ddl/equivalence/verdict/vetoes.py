@@ -141,4 +141,4 @@ def contradiction(finding: Finding, evidence: Evidence) -> str | None:
 
 def _unnamed(finding: Finding, why: str) -> Finding:
     text = "; ".join(part for part in (why, finding.evidence) if part)
-    return replace(finding, cause=None, fix=None, evidence=text, exact=False)
+    return replace(finding, cause=None, fix=None, evidence=text, exact=False, besides=())

@@ -9,6 +9,7 @@ from pytest_ddl.training.observers.casts import Casts
 from pytest_ddl.training.observers.checkpoints import CheckpointObserver
 from pytest_ddl.training.observers.collectives import CollectiveObserver
 from pytest_ddl.training.observers.draws import Draws
+from pytest_ddl.training.observers.generators import Generators
 from pytest_ddl.training.observers.gradients import GradientObserver
 from pytest_ddl.training.observers.graphs import GraphObserver
 from pytest_ddl.training.observers.lines import LineObserver
@@ -26,6 +27,7 @@ OBSERVERS: tuple[type[Observer], ...] = (
     GradientObserver,
     Reads,
     Draws,
+    Generators,
     WriteObserver,
     CheckpointObserver,
     Assignments,

@@ -70,6 +70,8 @@ class Fit:
     grounds: Grounds = Grounds.RECOMPUTED
     approximation: bool = False
     also: tuple[str, ...] = ()
+    besides: tuple[str, ...] = ()
+    """Causes that act at the same time."""
     fix: str | None = None
     """Fix that replaces the usual one of the cause."""
 
@@ -90,6 +92,11 @@ class Case(Comparison):
     """For some replicas and each of their examples, by row, a reference run that got only copies of that example."""
     pieces: Mapping[int, tuple[TrainingRecord, ...]] = field(default_factory=dict)
     """For each replica, reference runs that got only one of some equal parts of that replica's examples."""
+    told: Mapping[int, tuple[TrainingRecord, ...]] = field(default_factory=dict)
+    """For each replica, a reference run on its examples and one on each of some equal parts of them, which read the
+    number of replicas as the replica does."""
+    smaller: TrainingRecord | None = None
+    """A reference run whose global batches have as many examples as the first replica's part."""
     pairings: Mapping[Pairing, TrainingRecord] = field(default_factory=dict)
     """Reference runs that got only one replica's examples, with one tensor in another order."""
 
@@ -98,13 +105,13 @@ class Case(Comparison):
         """Return the case of a step, with the slices that the driver made for it."""
         slices = comparison.tolerance.slices_at(step)
         tolerance = comparison.tolerance
-        runs = (slices.replicas, slices.examples, slices.parts, slices.pairings)
+        runs = (slices.replicas, slices.examples, slices.parts, slices.told, slices.smaller, slices.pairings)
         return cls(comparison.reference, comparison.distributed, tolerance, step, *runs)
 
     @cached_property
     def before(self) -> Case:
         """The case of the step before."""
-        return replace(self, step=self.step - 1, slices={}, examples={}, pieces={}, pairings={})
+        return replace(self, step=self.step - 1, slices={}, examples={}, pieces={}, told={}, smaller=None, pairings={})
 
     @property
     def replicas(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from pytest_ddl.equivalence.causes.special import SPECIAL
@@ -11,18 +13,29 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     adds_up,
     combined,
     computed_alone,
+    factor_of,
     factors_alone,
     is_one,
     random_sources,
 )
 from pytest_ddl.equivalence.evidence import gradients
-from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude, ratio_of_norms
+from pytest_ddl.equivalence.evidence.arrays import (
+    Float,
+    all_finite,
+    coefficient,
+    difference,
+    flat,
+    magnitude,
+    ratio_of_norms,
+)
 from pytest_ddl.equivalence.evidence.combination import Weights, solve
 from pytest_ddl.equivalence.evidence.gradients import calls
 from pytest_ddl.equivalence.evidence.observe import is_uneven, update
 from pytest_ddl.equivalence.findings import Grounds
-from pytest_ddl.records import GradientStage
+from pytest_ddl.records import BatchRecord, GradientStage
 
+MASKED = "masked-loss-normalised-per-replica"
+SCALED, INVERSE = "gradient-scaled-by-replica-count", "gradient-scaled-by-inverse-replica-count"
 _ABOUT = 0.25
 """Largest relative distance from the number of replicas of a ratio that is called about this number."""
 
@@ -61,7 +74,7 @@ def shares_of_examples(case: Case) -> Fit | None:
         return Fit(
             "mean-of-replica-means", f"{evidence}, as the replicas had {case.sizes} examples", approximation=True
         )
-    return Fit("masked-loss-normalised-per-replica", evidence)
+    return Fit(MASKED, evidence)
 
 
 def _are_by_size(case: Case, weights: Weights, share: float) -> bool:
@@ -99,7 +112,7 @@ def shares_of_some(case: Case) -> Fit | None:
     if all(_are_by_size(case, weights, share) for _name, weights in found):
         evidence += f", as the replicas had {case.sizes} examples"
         return Fit("mean-of-replica-means", evidence, grounds=Grounds.PATTERN)
-    return Fit("masked-loss-normalised-per-replica", evidence, grounds=Grounds.PATTERN)
+    return Fit(MASKED, evidence, grounds=Grounds.PATTERN)
 
 
 def normalised_by_its_part(case: Case) -> Fit | None:
@@ -121,7 +134,7 @@ def normalised_by_its_part(case: Case) -> Fit | None:
     if not all(factor and first and is_one(factor / first) for factor in factors):
         return None
     return Fit(
-        "masked-loss-normalised-per-replica",
+        MASKED,
         f"{_described(source, weights, _share(case, source) or 1.0)}; one device that trains on only a replica's "
         "examples gets the gradient of this replica",
     )
@@ -147,7 +160,7 @@ def mean_term(case: Case) -> Fit | None:
     if not present or _are_alike(case, terms):
         return None
     return Fit(
-        "gradient-scaled-by-replica-count",
+        SCALED,
         "one device that trains on equal parts of each replica's examples shows a term of the loss that every part of "
         f"a batch counts in full: it is {number} times too large",
         fix=SPECIAL["mean-term"],
@@ -221,8 +234,9 @@ def coupled(case: Case) -> Fit | None:
     if case.layers("BatchNormalization*") or random_sources(case) or not _as_often(case, source):
         return None
     share = _share(case, source) or 1.0
+    told = _is_coupled_as_told(case, source)
     off = [m for m in case.pulls if not m.is_right]
-    if len(off) < sum(magnitude(m.ours) > m.slack for m in case.pulls) and share * case.replicas != 1.0:
+    if not told and len(off) < sum(magnitude(m.ours) > m.slack for m in case.pulls) and share * case.replicas != 1.0:
         terms = _terms(case, source)
         if not terms or _are_alike(case, terms):
             return None  # a term of only some weights may be a penalty, which is no term of the examples
@@ -232,24 +246,91 @@ def coupled(case: Case) -> Fit | None:
         f"the update is the sum of the {source} the replicas, and no weighting of these makes the gradient of one "
         "device"
     )
-    if _is_in_full(case, source, share):
-        evidence += f", and all are about {case.replicas} times too large: each replica's loss counts in full, too"
-    if not all(computed_alone(case, source).values()) or len(case.slices) != case.replicas:
-        return Fit("batch-coupled-loss", evidence, also=_masks(case), grounds=Grounds.EXCLUSION)
+    one_device = "one device that trains on only a replica's examples"
+    also = _masks(case)
+    if told:
+        # A mean over the valid positions of each part changes with the parts too.
+        one_device, also = f"{one_device} and reads {case.replicas} as the number of replicas", (MASKED,)
+    elif not all(computed_alone(case, source).values()) or len(case.slices) != case.replicas:
+        return Fit("batch-coupled-loss", evidence, also=also, grounds=Grounds.EXCLUSION)
+    besides, described = _scale_besides(case, source, share)
     # The effect of each example on the others is not recomputed. A replica may also leave out some of its examples.
     evidence += (
-        "; one device that trains on only a replica's examples gets the gradient of this replica, which therefore "
+        f"{described}; {one_device} gets the gradient of this replica, which therefore "
         "depends on how the batch is split: the loss compares its examples, or each part leaves out or selects some"
     )
-    return Fit("batch-coupled-loss", evidence, also=_masks(case), grounds=Grounds.PATTERN)
+    return Fit("batch-coupled-loss", evidence, also=also, grounds=Grounds.PATTERN, besides=besides)
 
 
-def _is_in_full(case: Case, source: Source, share: float) -> bool:
-    """Return whether the update is also about N times too large, because no replica's loss is divided by N."""
-    summed = combined(source, [share] * case.replicas)
+def _is_coupled_as_told(case: Case, source: Source) -> bool:
+    """Return whether each replica's gradient is that of its examples, for a device that reads N replicas, and couples.
+
+    A term may be divided by N, so that one device gets another sum of terms. Parts ``p`` of a replica's examples show
+    whether a term depends on the others: their gradients add up to the replica's, apart from means over each part and
+    from penalties. For one mean, what they add up to in excess is a multiple of what the replicas lack.
+    """
+    if sorted(case.told) != list(range(case.replicas)):
+        return False
+    close, excess = case.close(4 * case.replicas), []
+    for replica, part in enumerate(source.parts):
+        runs = [gradients.by_replica(run, case.step, source.stage).get(0, {}) for run in case.told[replica]]
+        if len(runs) < 3 or not all(set(part) <= set(run) for run in runs):
+            return False
+        whole, *pieces = runs
+        if not all(close(index, whole[index], value) for index, value in part.items()):
+            return False
+        excess.append({index: np.sum([p[index] for p in pieces], axis=0) - value for index, value in part.items()})
+    if any(all(close(i, e, np.zeros_like(e)) for i, e in one.items()) for one in excess) or _are_alike(case, excess):
+        return False
+    summed = combined(source, [1.0] * case.replicas)
+    shared = [index for index in summed if index in source.own]
+    lacking = {index: source.own[index] - summed[index] for index in shared}
+    added = {index: np.sum([one[index] for one in excess if index in one], axis=0) for index in shared}
+    factor = coefficient(flat(list(lacking.values())), flat(list(added.values()))) or 0.0
+    return not all(close(index, value, factor * added[index]) for index, value in lacking.items())
+
+
+def _scale_besides(case: Case, source: Source, share: float) -> tuple[tuple[str, ...], str]:
+    """Return the cause and its description if the scale of the update is wrong too.
+
+    The coupling changes the size as well, so that the size alone shows nothing. The factor between each replica's
+    gradient and the one that one device computes for the same examples shows whether the program divides by N.
+    """
+    number, factors = case.replicas, factors_alone(case, source)
+    if len(factors) != number or any(factor is None for factor in factors):
+        return (), ""
+    summed = combined(source, [share] * number)
     moving = [index for index, own in source.own.items() if magnitude(own) > case.gradient_slack.get(index, 0.0)]
     ratios = [ratio_of_norms(summed[index], source.own[index]) for index in moving if index in summed]
-    return bool(ratios) and all(ratio is not None and abs(ratio / case.replicas - 1.0) <= _ABOUT for ratio in ratios)
+    if all(is_one(factor and factor * share) for factor in factors) and _are_about(ratios, number):
+        return (SCALED,), f", and all are about {number} times too large: each replica's loss counts in full, too"
+    if all(is_one(factor and factor * share * number) for factor in factors):
+        by = f"the program divides by the number of replicas, {number}"
+        if _divides_by_the_batch(case, source):
+            return (INVERSE,), f"; {by}, and by the size of the global batch, too"
+        if _are_about(ratios, 1 / number):
+            return (INVERSE,), f", and all are about {number} times too small; {by}, once too often"
+    return (), ""
+
+
+def _divides_by_the_batch(case: Case, source: Source) -> bool:
+    """Return whether the first replica's examples have a larger gradient where they are the whole global batch."""
+    run, alone = case.smaller, case.slices.get(0)
+    if run is None or alone is None:
+        return False
+    ours, theirs = ([_fingerprints(batch) for batch in record.batches(case.step)] for record in (alone, run))
+    if ours != theirs or not all(ours):
+        return False
+    sliced, whole = (factor_of(case, source, source.parts[0], record) for record in (alone, run))
+    return bool(sliced and whole) and is_one((sliced or 0.0) / (whole or 1.0) / case.replicas)
+
+
+def _fingerprints(batch: BatchRecord) -> tuple[int | str, ...]:
+    return batch.fingerprints or batch.example_ids or ()
+
+
+def _are_about(ratios: Sequence[float | None], desired: float) -> bool:
+    return bool(ratios) and all(ratio is not None and abs(ratio / desired - 1.0) <= _ABOUT for ratio in ratios)
 
 
 def _as_often(case: Case, source: Source) -> bool:
@@ -265,7 +346,7 @@ def _tells(case: Case, source: Source) -> bool:
 
 
 def _masks(case: Case) -> tuple[str, ...]:
-    return ("masked-loss-normalised-per-replica",) if masked_layers(case) else ()
+    return (MASKED,) if masked_layers(case) else ()
 
 
 def masked_layers(case: Case) -> list[str]:
@@ -279,7 +360,7 @@ def masking(case: Case) -> Fit | None:
     if not layers or case.replicas == 1:
         return None
     evidence = f"consistent with it: {', '.join(layers[:3])} masks positions"
-    return Fit("masked-loss-normalised-per-replica", evidence, grounds=Grounds.PATTERN)
+    return Fit(MASKED, evidence, grounds=Grounds.PATTERN)
 
 
 def counted_equally(case: Case) -> Fit | None:
@@ -314,7 +395,7 @@ def mean_of_means(case: Case) -> Fit | None:
         f"consistent with it: {'; '.join(evidence)}",
         grounds=Grounds.PATTERN,
         approximation=len(evidence) > 1 and not _contradicted(case),
-        also=("masked-loss-normalised-per-replica",) if case.layers("Embedding", "Masking") else (),
+        also=(MASKED,) if case.layers("Embedding", "Masking") else (),
     )
 
 
