@@ -30,19 +30,27 @@ def _train(
     exact: bool = False,
     wrong_from: int | None = None,
     factor: float = 1.0,
+    rate: float = 0.05,
+    momentum: float = 0.0,
+    limit: float | None = None,
+    penalty: float = 0.0,
 ) -> None:
     """Train in a loop.
 
     :param exact: divide by the global batch, so that uneven batches are right.
     :param wrong_from: number of updates after which the gradient is too large by the number of replicas.
     :param factor: factor on the loss under the strategy only.
+    :param momentum: momentum of the optimizer under the strategy only.
+    :param limit: limit to which the optimizer cuts the gradient.
+    :param penalty: size of a term that every replica adds in whole.
     """
     generator = np.random.default_rng(0)
     x = generator.normal(size=(EXAMPLES, FEATURES)).astype("float32")
     data = tf.data.Dataset.from_tensor_slices((x, x[:, :1] - 2 * x[:, 1:2])).batch(run.global_batch_size)
     with run.strategy.scope():
         model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(4), *layers, keras.layers.Dense(1)])
-        optimizer = keras.optimizers.SGD(0.05)
+        own = momentum if run.num_replicas > 1 else 0.5 * bool(momentum)
+        optimizer = keras.optimizers.SGD(rate, momentum=own, global_clipnorm=limit)
         optimizer.build(model.trainable_variables)
         state = tf.Variable(1.0, trainable=False, name="state", aggregation=aggregation)
     run.watch(model=model, optimizer=optimizer, variables=[state] if change else [])
@@ -59,6 +67,8 @@ def _train(
                 loss *= tf.where(late, tf.cast(run.num_replicas, loss.dtype), tf.ones_like(loss))
             if run.num_replicas > 1:
                 loss *= factor
+            if penalty:
+                loss += penalty * tf.reduce_sum(tf.square(model.trainable_variables[-1]))
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         if change is not None:
@@ -116,6 +126,18 @@ def doubled_on_purpose(run: Any) -> None:
     _train(run, factor=2.0, exact=True)
 
 
+def clips_on_each_replica(run: Any) -> None:
+    _train(run, exact=True, limit=0.5)
+
+
+def twice_the_rate_with_momentum(run: Any) -> None:
+    _train(run, exact=True, momentum=0.5, rate=0.05 * run.num_replicas)
+
+
+def doubled_with_momentum(run: Any) -> None:
+    _train(run, factor=2.0, exact=True, momentum=0.5)
+
+
 # -- planted bugs -------------------------------------------------------------------------------
 
 
@@ -134,6 +156,15 @@ def wrong_from_the_25th_uneven_step(run: Any) -> None:
 
 def doubled_on_purpose_and_again_later(run: Any) -> None:
     _train(run, factor=2.0, exact=True, wrong_from=2)
+
+
+def clips_and_penalizes_on_each_replica(run: Any) -> None:
+    """The penalty of a bias that begins at zero shows from the second step on."""
+    _train(run, exact=True, limit=0.5, penalty=1.0)
+
+
+def doubled_with_another_momentum(run: Any) -> None:
+    _train(run, factor=2.0, exact=True, momentum=0.75)
 
 
 def normalizes_and_counts_the_first_replica(run: Any) -> None:

@@ -68,6 +68,38 @@ def test_steps_after_a_declared_difference_are_compared_from_equal_weights():
 
 @pytest.mark.nightly
 @pytest.mark.slow
+def test_steps_after_declared_clipping_are_compared_from_equal_weights():
+    """The finding of CLIP is listed, and that of STEP-EQ only follows from it."""
+    expect = {"gradient-clipped-before-aggregation": "on purpose"}
+    report = check_training(programs.clips_on_each_replica, "mirrored", expect=expect, **GIVEN)
+    assert report.passed, str(report)
+    assert [finding.step for finding in report.declared if finding.check == "STEP-EQ"] == [1, 2, 3]
+    report = check_training(programs.clips_and_penalizes_on_each_replica, "mirrored", expect=expect, **GIVEN)
+    assert report.verdict == "fail", str(report)
+    assert {finding.step for finding in report.findings} == {2}, str(report)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_a_declared_rate_excuses_the_momentum_that_follows_from_it():
+    expect = {"learning-rate-differs": "the rate grows with the batch"}
+    report = check_training(programs.twice_the_rate_with_momentum, "mirrored", expect=expect, **GIVEN)
+    assert report.passed, str(report)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_a_declared_cause_does_not_excuse_other_settings_of_the_optimizer():
+    """The gradients behind the updates are computed back by the settings of each run."""
+    expect = {DOUBLED: "on purpose"}
+    report = check_training(programs.doubled_with_momentum, "mirrored", expect=expect, **GIVEN)
+    assert report.passed, str(report)
+    report = check_training(programs.doubled_with_another_momentum, "mirrored", expect=expect, **GIVEN)
+    assert report.verdict == "inconclusive", str(report)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_cause_that_is_declared_for_one_thing_does_not_excuse_another():
     program = programs.normalizes_and_counts_the_first_replica
     report = check_training(program, "mirrored", expect={**STATISTICS, STATE: "of the layer"}, **GIVEN)

@@ -55,11 +55,13 @@ def _first_step(report: Report) -> int | None:
     A declared difference that is not recomputed, or of which copies differ, cannot be followed.
     """
     roles = report.roles
-    declared = [f for f in report.excused if roles.have(f, Role.WEIGHTS) and not (f.verified or f.approximation)]
-    if any(not is_recomputed(f) or not f.step or not roles.have(f, Role.UPDATES) for f in declared):
+    excused = dict.fromkeys((*report.excused, *report.declared))
+    declared = [f for f in excused if roles.have(f, Role.WEIGHTS) and not (f.verified or f.approximation)]
+    if any(not is_recomputed(f) or not f.step or roles.have(f, Role.REPLICAS) for f in declared):
         return None
+    of_updates = [f.step or 0 for f in declared if roles.have(f, Role.UPDATES)]
     if declared:
-        return min(f.step or 0 for f in declared)
+        return min(of_updates, default=None)
     return 0 if _tolerated(report) else None
 
 

@@ -9,7 +9,7 @@ from pytest_ddl.equivalence.evidence.observe import shared_steps, sizes
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
 from pytest_ddl.equivalence.ledger import HARMLESS
 from pytest_ddl.equivalence.roles import Role, Roles
-from pytest_ddl.records import TrainingRecord
+from pytest_ddl.records import OptimizerRecord, TrainingRecord
 
 _SHOWN = 3
 _BY_ELIMINATION = ("batch-coupled-loss",)
@@ -62,6 +62,30 @@ def later(
             f"{first.cause} is excused in step {first.step}, and the steps after it, up to step {last}, cannot be "
             "compared with one device, because they begin with other weights",
         )
+
+
+def of_other_optimizers(
+    reference: TrainingRecord, distributed: TrainingRecord, declared: Sequence[Finding], roles: Roles
+) -> Iterator[Doubt]:
+    """Yield a doubt if weights differ as declared, and the optimizers of both runs have other settings, too.
+
+    A cause is recomputed from gradients. They are computed back by the settings of each run, so other settings, such as
+    another momentum, leave no difference of gradients.
+    """
+    first = next((finding for finding in declared if roles.have(finding, Role.UPDATES)), None)
+    ours, theirs = ([_fixed(one) for one in record.ranks[0].optimizers] for record in (reference, distributed))
+    if first is not None and ours != theirs:
+        yield Doubt(
+            first.check,
+            f"{first.cause} is declared in step {first.step}, and an optimizer has other settings than on one device, "
+            "whose effect is not recomputed",
+        )
+
+
+def _fixed(optimizer: OptimizerRecord) -> tuple[str, dict[str, object]]:
+    """Return type and settings of an optimizer without its rate, which is recorded and compared in each step."""
+    of_a_rate = ("learning_rate", "schedule")
+    return optimizer.type, {key: value for key, value in optimizer.settings.items() if key not in of_a_rate}
 
 
 def unseen(distributed: TrainingRecord, approximations: Sequence[Finding]) -> Iterator[Doubt]:

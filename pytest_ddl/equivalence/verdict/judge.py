@@ -24,7 +24,7 @@ from pytest_ddl.equivalence.known.catalogue import recognized
 from pytest_ddl.equivalence.outcomes import not_applicable
 from pytest_ddl.equivalence.roles import NO_ROLE, Role, Roles
 from pytest_ddl.equivalence.verdict.accounts import ledger_of
-from pytest_ddl.equivalence.verdict.doubts import behind, later, uncompared, undecided, unseen
+from pytest_ddl.equivalence.verdict.doubts import behind, later, of_other_optimizers, uncompared, undecided, unseen
 from pytest_ddl.equivalence.verdict.lines import with_lines
 from pytest_ddl.equivalence.verdict.own_steps import Cut, step_by_step
 from pytest_ddl.equivalence.verdict.precedence import root_causes
@@ -154,8 +154,9 @@ def conclude(
         doubts=(
             *undecided(results, unverified, distributed, roles),
             *unseen(distributed, [f for f in unverified if f in approximations and roles.have(f, Role.WEIGHTS)]),
-            *later(reference, distributed, unverified, roles),
+            *later(reference, distributed, [*unverified, *hiding], roles),
             *behind(found, hiding, tolerated, roles),
+            *of_other_optimizers(reference, distributed, [f for f in found if id(f) in keys], roles),
             *uncompared(results),
         ),
         notes=(*_notes(reference, distributed, roots, found), *_unjudged(results)),

@@ -118,6 +118,12 @@ class Report:
         return (*(finding for finding, _reason in self.expected), *self.approximations, *self.known)
 
     @property
+    def declared(self) -> tuple[Finding, ...]:
+        """All findings that ``expect=`` excuses, also those that are not listed because they follow from another."""
+        found = [finding for result in self.results for finding in result.findings]
+        return tuple(found[at] for at in sorted(Expectations(self.expectations).excusing(found)))
+
+    @property
     def known_behaviors(self) -> tuple[KnownBehavior, ...]:
         """The known behaviors of frameworks that were recognized, each once."""
         return tuple(KNOWN[name] for name in dict.fromkeys(finding.known for finding in self.known) if name)
