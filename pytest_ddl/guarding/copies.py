@@ -30,7 +30,7 @@ _FINITE = (VariableKind.TRAINABLE, VariableKind.SLOT)
 
 
 @dataclass(frozen=True)
-class Summed:
+class Bundle:
     """Variables of one dtype with one checksum."""
 
     items: tuple[Watched, ...]
@@ -45,7 +45,7 @@ class Holding:
     """Variable with the copies of all replicas, in their order; with one if no replica has its own."""
 
     item: Watched
-    group: Summed
+    group: Bundle
     copies: tuple[Array, ...]
 
 
@@ -56,19 +56,20 @@ class Copies:
         self._strategy = strategy
         self._watcher = Watcher(strategy, lambda _kind, _text: None)
         self._watcher.add(model=model, optimizer=optimizer, variables=variables)
-        self._groups: tuple[Summed, ...] = ()
+        self._groups: tuple[Bundle, ...] = ()
         self._rates: tuple[Watched, ...] = ()
-        self._compute: Callable[[Any], Any] | None = None
+        self._compute: Callable[..., Any] | None = None
         self.replicas = int(strategy.num_replicas_in_sync)
         self.local = 1 if self.replicas == 1 else len(strategy.extended.worker_devices)
         """Number of replicas in this process."""
+        self._is_alone = self.local == self.replicas
 
     @property
     def rates(self) -> tuple[Watched, ...]:
         """Learning rates that are not variables. Each worker has its own."""
         return self._rates
 
-    def look(self, numbers: Sequence[Rows]) -> tuple[Rows, list[Summed]]:
+    def look(self, numbers: Sequence[Rows]) -> tuple[Rows, list[Bundle]]:
         """Compute the checksums on all replicas.
 
         Under several workers, every worker must call this after the same step, because it is a collective.
@@ -78,14 +79,14 @@ class Copies:
         """
         self._scan()
         rates = np.array([float(item.read()[0]) for item in self._rates], np.float64).view(np.int64)
-        rows = [np.concatenate([row, rates]) for row in numbers]
-        found = self._gathered(rows)
-        width = len(rows[0])
+        rows = np.stack([np.concatenate([row, rates]) for row in numbers])
+        found = self._with_sums(rows)
+        width = rows.shape[1]
         given, sums = found[:, :width], found[:, width:]
         suspects = [group for at, group in enumerate(self._groups) if _is_suspect(group, sums[:, 2 * at : 2 * at + 2])]
         return given, suspects
 
-    def held(self, groups: Sequence[Summed]) -> Iterator[Holding]:
+    def held(self, groups: Sequence[Bundle]) -> Iterator[Holding]:
         """Yield the variables of some groups with all their copies. Under several workers, this is a collective too."""
         for group in groups:
             for item in group.items:
@@ -100,34 +101,42 @@ class Copies:
         self._groups = tuple(_grouped([item for item in watched if item.variable is not None], own))
         self._compute = self._traced()
 
-    def _traced(self) -> Callable[[Any], Any]:
+    def _traced(self) -> Callable[..., Any]:
         import tensorflow as tf
 
         strategy, groups = self._strategy, self._groups
 
-        def of_a_replica(row: Any) -> Any:
-            return tf.concat([row, *(part for group in groups for part in _summary(group))], 0)[tf.newaxis]
+        def sums() -> Any:
+            return tf.concat([part for group in groups for part in _summary(group)], 0)[tf.newaxis]
 
         @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-        def compute(rows: Any) -> Any:
-            found = strategy.run(of_a_replica, args=(rows,))
-            return found if self.local == self.replicas else strategy.gather(found, axis=0)
+        def of_this_process() -> Any:
+            return tf.concat(strategy.experimental_local_results(strategy.run(sums)), 0) if groups else ()
 
-        return compute  # type: ignore[no-any-return]
+        def with_numbers(rows: Any) -> Any:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group % self.local
+            row = tf.gather(rows, [replica])
+            return tf.concat([row, sums()], 1) if groups else row
 
-    def _gathered(self, rows: Sequence[Rows]) -> Rows:
+        @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+        def of_all_workers(rows: Any) -> Any:
+            return strategy.gather(strategy.run(with_numbers, args=(rows,)), axis=0)
+
+        compute: Callable[..., Any] = of_this_process if self._is_alone else of_all_workers
+        return compute
+
+    def _with_sums(self, rows: Rows) -> Rows:
+        """Return the rows of all replicas of all workers, with the checksums behind the numbers."""
         import tensorflow as tf
 
         assert self._compute is not None
-        given = tf.constant(rows[0])
-        if len(rows) > 1:
-            waiting = iter(rows)
-            given = self._strategy.experimental_distribute_values_from_function(lambda _context: next(waiting))
-        parts = self._strategy.experimental_local_results(self._compute(given))
-        return np.concatenate([np.asarray(part) for part in parts])
+        if not self._is_alone:
+            return np.asarray(self._compute(tf.constant(rows)))
+        sums = np.asarray(self._compute(), np.int64).reshape(self.local, -1)
+        return np.concatenate([rows, sums], axis=1)
 
     def _copies(self, variable: Any) -> tuple[Array, ...]:
-        if self.local == self.replicas:
+        if self._is_alone:
             return values.read(self._strategy, variable)
         import tensorflow as tf
 
@@ -139,11 +148,11 @@ class Copies:
         return tuple(np.asarray(gathered()))
 
 
-def _is_suspect(group: Summed, sums: Rows) -> bool:
+def _is_suspect(group: Bundle, sums: Rows) -> bool:
     return (group.alike and bool(np.any(sums[:, 0] != sums[0, 0]))) or bool(np.any(sums[:, 1]))
 
 
-def _grouped(items: Sequence[Watched], own: set[int]) -> Iterator[Summed]:
+def _grouped(items: Sequence[Watched], own: set[int]) -> Iterator[Bundle]:
     """Yield the groups. Each large variable is one of its own.
 
     :param own: variables of which each replica has its own value on purpose.
@@ -158,11 +167,11 @@ def _grouped(items: Sequence[Watched], own: set[int]) -> Iterator[Summed]:
         if not (alike or finite):
             continue
         if int(np.prod(item.record.shape)) >= _SMALL:
-            yield Summed((item,), alike, finite)
+            yield Bundle((item,), alike, finite)
         else:
             together.setdefault((dtype.name, alike, finite), []).append(item)
     for (_dtype, alike, finite), group in together.items():
-        yield Summed(tuple(group), alike, finite)
+        yield Bundle(tuple(group), alike, finite)
 
 
 def _of_each_replica(model: Any) -> Iterator[Any]:
@@ -182,7 +191,7 @@ def _is_of_keras(base: type) -> bool:
     return base.__module__.split(".")[0] in ("keras", "tf_keras")
 
 
-def _summary(group: Summed) -> Iterator[Any]:
+def _summary(group: Bundle) -> Iterator[Any]:
     """Yield the checksum of a group on this replica, and the number of its sums that are not finite."""
     import tensorflow as tf
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pytest_ddl.equivalence.causes import CAUSES, fix_of
+from pytest_ddl.equivalence.causes.cause import Form
 from pytest_ddl.equivalence.evidence.arrays import Difference, difference, same
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.guarding.copies import Holding, Rows
@@ -126,7 +127,10 @@ def _cause(held: Holding, moment: Moment, within: bool) -> str:
 def _differing(
     held: Holding, cause: str, replica: int, worst: Difference, bound: float, moment: Moment, within: bool
 ) -> Finding:
-    name, copies = held.item.record.name, "replicas" if within else "workers"
+    record, fix = held.item.record, fix_of(cause)
+    name, copies = record.name, "replicas" if within else "workers"
+    if fix is not None and record.of_keras and record.kind is VariableKind.STATE:
+        fix = fix.of((Form.LAYER,))
     return Finding(
         CHECK,
         f"{name} is not the same on all {copies} {moment.when}",
@@ -137,7 +141,7 @@ def _differing(
         worker=moment.worker(replica),
         error=worst.error,
         tolerance=bound,
-        fix=fix_of(cause),
+        fix=fix,
         observed=f"{worst.actual} at {list(worst.index)}" if worst.index else worst.actual,
         expected=f"{worst.desired} at {list(worst.index)}" if worst.index else worst.desired,
     )
