@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pytest_ddl.faults.rank.fault import Fault
     from pytest_ddl.faults.report import FaultReport, RecoveryError
     from pytest_ddl.faults.sweep import Sweep
+    from pytest_ddl.guarding.guard import Guard, GuardError, guard
     from pytest_ddl.records import TrainingRecord
     from pytest_ddl.training.run import Run
 
@@ -42,6 +43,8 @@ _HOMES = {
     "Fault": "pytest_ddl.faults.rank.fault",
     "FaultReport": "pytest_ddl.faults.report",
     "Finding": "pytest_ddl.equivalence.findings",
+    "Guard": "pytest_ddl.guarding.guard",
+    "GuardError": "pytest_ddl.guarding.guard",
     "Outcome": "pytest_ddl.equivalence.findings",
     "RankError": "pytest_ddl.cluster.explain",
     "RecoveryError": "pytest_ddl.faults.report",
@@ -55,6 +58,7 @@ _HOMES = {
     "check_training": "pytest_ddl.faults.api",
     "current_rank": "pytest_ddl.cluster.worker",
     "current_strategy": "pytest_ddl.cluster.worker",
+    "guard": "pytest_ddl.guarding.guard",
 }
 
 __all__ = [
@@ -68,6 +72,8 @@ __all__ = [
     "Fault",
     "FaultReport",
     "Finding",
+    "Guard",
+    "GuardError",
     "Outcome",
     "RankError",
     "RecoveryError",
@@ -81,6 +87,7 @@ __all__ = [
     "check_training",
     "current_rank",
     "current_strategy",
+    "guard",
 ]
 
 __getattr__, __dir__ = loaded_on_use(__name__, _HOMES, "__version__")
