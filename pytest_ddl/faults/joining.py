@@ -97,7 +97,8 @@ def _continued(before: Sequence[RankRecord], rank: RankRecord, alike: bool, step
     # A loop that the program writes shows no values that it began with. It counts its own steps, from 0.
     began, resumed = next(iter(rank.resumed.items()), (0, {}))
     moved = tuple(replace(one, index=step + place) for place, one in enumerate(rank.steps, 1))
-    results = {name: at - began + step for name, at in rank.result_steps.items()}
+    # Before the loop, the program has restored, and its record does not know the step yet.
+    results = {name: max(at - began, 0) + step for name, at in rank.result_steps.items()}
     found = {step: resumed} if resumed and not late else {}
     if found and not moved:
         rank, found[step] = _with_unmade(first, rank, resumed)

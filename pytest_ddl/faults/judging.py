@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,8 +10,10 @@ from dataclasses import dataclass, replace
 from pytest_ddl.equivalence.checks.resume import CHECK as RESUME
 from pytest_ddl.equivalence.checks.write import CHECK as WRITE
 from pytest_ddl.equivalence.checks.write import shared_writes
+from pytest_ddl.equivalence.evidence.arrays import same
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
+from pytest_ddl.equivalence.evidence.results import returned
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.faults import damaged
@@ -21,7 +24,7 @@ from pytest_ddl.faults.rank.point_log import WRITING, Reached
 from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.faults.unlike import differences, goes_on, other_draws
 from pytest_ddl.faults.verdict import RecoveryVerdict, Trial
-from pytest_ddl.records import TrainingRecord
+from pytest_ddl.records import RankRecord, TrainingRecord
 
 Judge = Callable[[TrainingRecord], Report]
 """Function that judges a record of a run under the strategy, as the comparison without faults did."""
@@ -240,11 +243,18 @@ def _observed(record: TrainingRecord) -> bool:
 
 def _equal_values(record: TrainingRecord, baseline: TrainingRecord) -> bool:
     """Return whether all steps report the same numbers. Within an epoch, ``fit`` shows means over a part of it."""
+    pairs = list(zip(record.ranks, baseline.ranks, strict=True))
     return all(
         RUNNING_MEAN in one.values or one.values == other.values
-        for ours, theirs in zip(record.ranks, baseline.ranks, strict=True)
+        for ours, theirs in pairs
         for one, other in zip(ours.steps, theirs.steps, strict=False)
-    )
+    ) and all(itertools.starmap(_equal_results, pairs))
+
+
+def _equal_results(rank: RankRecord, baseline: RankRecord) -> bool:
+    """Return whether calls after the same step returned the same. A history of ``fit`` has the epochs of an attempt."""
+    ours, theirs = returned(rank), returned(baseline)
+    return all(one.kind == "fit" or same(one.value, theirs[key].value) for key, one in ours.items() if key in theirs)
 
 
 def _complete_save(run: TrialRun) -> int:

@@ -108,3 +108,24 @@ def test_a_second_thing_with_a_declared_cause_is_offered_by_its_name() -> None:
         report = Report("mirrored", (), [finding], None, None, expectations={cause: "of another layer"})
         assert f'"{key}": "the reason"' in str(report)
         assert f'"{cause}": "the reason"' in str(replace(report, expectations={}))
+
+
+def test_a_declaration_without_a_name_shows_all_that_it_excuses() -> None:
+    cause = "state-not-aggregated"
+    first = Finding("STATE-EQ", "differs", cause, step=1, variable="seen")
+    again = Finding("REPLICA-EQ", "differ", cause, step=2, variable="seen", others=("mean", "spread"))
+    elsewhere = Finding("STATE-EQ", "differs", cause, step=1, variable="other", owner="another layer")
+    results = tuple(CheckResult(one.check, Outcome.FAIL, findings=(one,)) for one in (first, again, elsewhere))
+    report = Report(
+        "mirrored", results, [elsewhere], None, None, expected=((first, "why"),), expectations={cause: "why"}
+    )
+    assert f"expected: step 1, {cause} (seen, mean, spread): why" in render_report(report)
+    named = replace(report, expectations={f"{cause}[seen]": "why"})
+    assert f"expected: step 1, {cause}: why" in render_report(named)
+
+
+def test_a_declared_cause_of_weights_names_the_weights() -> None:
+    cause = "gradient-scaled-by-replica-count"
+    report = judge(*pair(Program(replicas=2), scale=2.0), expect={cause: "why"})
+    line = next(line for line in render_report(report).splitlines() if "expected: step 1" in line)
+    assert all(weight in line for weight in ("dense/kernel", "dense/bias")), line

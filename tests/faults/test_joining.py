@@ -163,6 +163,26 @@ def test_equal_bits_are_not_exact_if_other_numbers_were_reported():
     assert verdict(told(continued(2), 2.0), baseline).verdict is not RecoveryVerdict.EXACT
 
 
+def returning(rank, step, number):
+    """A rank that has reported a number outside of a loop, after a step."""
+    return replace(rank, results={"value": {"total": number}}, result_steps={"value": step})
+
+
+@pytest.mark.parametrize(("number", "exact"), [(5.0, True), (3.0, False)])
+def test_equal_bits_are_not_exact_if_another_result_was_returned_at_the_end(number, exact):
+    baseline = replace(BASELINE, ranks=(returning(RANK, 4, 5.0),))
+    trial = verdict(returning(continued(2), 4, number), baseline)
+    assert (trial.verdict is RecoveryVerdict.EXACT) is exact
+
+
+@pytest.mark.parametrize(("step", "exact"), [(0, True), (2, False)])
+def test_a_result_before_the_loop_belongs_to_the_step_that_was_restored(step, exact):
+    """The last attempt has restored step 2, and reports a number before its loop shows this."""
+    baseline = replace(BASELINE, ranks=(returning(RANK, step, 5.0),))
+    trial = verdict(returning(continued(2), 0, 3.0), baseline)
+    assert (trial.verdict is RecoveryVerdict.EXACT) is exact
+
+
 def test_examples_with_other_contents_are_not_said_to_come_twice():
     steps = continued(2).steps
     other = replace(

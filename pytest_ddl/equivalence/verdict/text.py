@@ -20,6 +20,8 @@ WIDTH = 100
 HEADLINE = 200
 """Maximum length of the first line. pytest shows that line as its summary, so it needs space for the cause."""
 
+_SHOWN = 6
+"""Maximum number of names of excused variables."""
 _EQUAL = 0.005
 """Largest difference of a ratio from 1 that two decimals do not show."""
 _LABELS = {
@@ -99,7 +101,7 @@ def render_report(report: Rendered) -> str:
     if report.ledger.entries:
         lines.extend(_wrapped(str(report.ledger)))
     for finding, reason in report.expected:
-        lines.extend(_wrapped(f"expected: {_place(finding)}{_cause(finding)}: {reason}"))
+        lines.extend(_wrapped(f"expected: {_place(finding)}{_cause(finding)}{_of_things(finding, report)}: {reason}"))
     for finding in report.approximations:
         text = f"{_place(finding)}{_cause(finding)}: {finding.message} ({_numbers(finding)})"
         lines.extend(_wrapped(f"approximation: {text}; {_strict(report)}"))
@@ -214,6 +216,18 @@ def _of_framework(finding: Finding, report: Rendered) -> Iterator[str]:
     yield from _field("  found", f"{finding.check}: {_cause(finding)}: {finding.message}")
     yield from _field("  meanwhile", report.front_end.render(behavior.workaround))
     yield from _accepting("    to accept:", finding.cause, report, behavior.id)
+
+
+def _of_things(finding: Finding, report: Rendered) -> str:
+    """Name all that a key of ``expect=`` excuses if the key names nothing, so that no second thing stays unseen."""
+    if finding.cause not in report.expectations:
+        return ""
+    alike = [one for result in report.results for one in result.findings if one.cause == finding.cause]
+    left = {(one.variable, *one.others) for one in report.findings}
+    excused = [one for one in alike if (one.variable, *one.others) not in left]
+    names = list(dict.fromkeys(name for one in (finding, *excused) for name in (one.variable, *one.others) if name))
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f" ({', '.join(names[:_SHOWN])}{more})" if names else ""
 
 
 def _declaration(finding: Finding, report: Rendered) -> Iterator[str]:
