@@ -88,6 +88,11 @@ def ignores_the_shard(run):
     _train(run, _per_worker(run, lambda _context: _examples()))
 
 
+def begins_where_the_first_steps_of_another_end(run):
+    """In three steps, two workers consume the first 36 examples once. Then the first worker repeats the others'."""
+    _train(run, _per_worker(run, lambda context: _examples().skip(18 * context.input_pipeline_id)))
+
+
 def draws_with_one_seed_on_every_worker(run):
     def drawn(_context):
         return _examples().shuffle(EXAMPLES, seed=7)

@@ -80,6 +80,7 @@ def test_another_order_is_replayed_on_one_device():
         (programs.shuffles_without_a_seed, "DATA-COVER", "examples-duplicated"),
         (programs.shuffles_and_repeats_without_a_seed, "DATA-COVER", "examples-duplicated"),
         (programs.ignores_the_shard, "DATA-COVER", "examples-duplicated"),
+        (programs.begins_where_the_first_steps_of_another_end, "DATA-COVER", "examples-duplicated"),
         (programs.draws_with_one_seed_on_every_worker, "DATA-COVER", "examples-duplicated"),
         (programs.forgets_the_optimizer, "RESUME", "resume-lost-state"),
         (programs.restores_on_the_chief_alone, "RESUME", "workers-diverged"),
