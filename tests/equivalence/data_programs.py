@@ -23,7 +23,7 @@ def _make(run):
     return model, optimizer
 
 
-def _step(run, model, optimizer):
+def _step(run, model, optimizer, total=None):
     @tf.function
     def train_step(iterator):
         def replica_step(batch):
@@ -33,6 +33,8 @@ def _step(run, model, optimizer):
                 loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
             gradients = tape.gradient(loss, model.trainable_variables)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            if total is not None:
+                total.assign_add(tf.cast(tf.reduce_sum(y), total.dtype))
             return loss
 
         return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
@@ -84,6 +86,11 @@ def shuffles_and_repeats_without_a_seed(run):
 
 def ignores_the_shard(run):
     _train(run, _per_worker(run, lambda _context: _examples()))
+
+
+def begins_where_the_first_steps_of_another_end(run):
+    """In three steps, two workers consume the first 36 examples once. Then the first worker repeats the others'."""
+    _train(run, _per_worker(run, lambda context: _examples().skip(18 * context.input_pipeline_id)))
 
 
 def draws_with_one_seed_on_every_worker(run):
@@ -146,3 +153,53 @@ def goes_back_to_a_checkpoint_without_the_optimizer(run):
             tf.train.Checkpoint(model=model).write(path)
         if run.completed_steps == 2:
             tf.train.Checkpoint(model=model, optimizer=optimizer).read(path)
+
+
+# -- tensors of the program beside its data, and state that is saved as a sum ---------------------
+
+
+def _evaluates(run, operation):
+    """Give every replica the same examples of the program itself, after each step."""
+    model, optimizer = _make(run)
+    run.watch(model=model, optimizer=optimizer)
+    examples = tuple(tf.constant(part) for part in next(_examples().batch(30).as_numpy_iterator()))
+
+    @tf.function
+    def evaluate(*given):
+        errors = run.strategy.run(lambda x, y: tf.reduce_mean(tf.square(model(x) - y)), args=given)
+        return run.strategy.reduce(operation, errors, axis=None)
+
+    for _loss in run.steps(_step(run, model, optimizer), _examples().batch(run.global_batch_size)):
+        run.value("error", float(evaluate(*examples)))
+
+
+def evaluates_on_every_replica(run):
+    _evaluates(run, "MEAN")
+
+
+def adds_up_equal_evaluations(run):
+    _evaluates(run, "SUM")
+
+
+def _restores_a_sum(run, **left_out):
+    """A sum over the replicas is given back to them in equal parts, and not as they were."""
+    model, optimizer = _make(run)
+    of_each = {"synchronization": tf.VariableSynchronization.ON_READ, "aggregation": tf.VariableAggregation.SUM}
+    with run.strategy.scope():
+        total = tf.Variable(0.0, trainable=False, **of_each)
+    run.watch(model=model, optimizer=optimizer, variables=[total])
+    path = str((run.tmp_path if run.rank == 0 else run.rank_path) / "checkpoint")
+    whole = {"model": model, "optimizer": optimizer, "total": total}
+    for _loss in run.steps(_step(run, model, optimizer, total), _examples().batch(run.global_batch_size)):
+        if run.completed_steps == 1:
+            tf.train.Checkpoint(**{**whole, **left_out}).write(path)
+        if run.completed_steps == 2:
+            tf.train.Checkpoint(**whole).read(path)
+
+
+def restores_a_sum(run):
+    _restores_a_sum(run)
+
+
+def restores_a_sum_that_was_not_saved(run):
+    _restores_a_sum(run, total=tf.train.Checkpoint())

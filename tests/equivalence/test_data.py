@@ -37,6 +37,28 @@ def test_a_right_program_passes(program):
     assert report.passed, str(report)
 
 
+@pytest.mark.nightly(each_commit=("mirrored-evaluates_on_every_replica", "mirrored-restores_a_sum"))
+@pytest.mark.parametrize("program", [programs.evaluates_on_every_replica, programs.restores_a_sum], ids=name_of)
+@pytest.mark.parametrize("strategy", ["mirrored", "multi_worker_mirrored"])
+def test_equal_tensors_and_restored_sums_are_no_difference(strategy, program):
+    report = check_training(program, strategy, **GIVEN)
+    assert report.passed, str(report)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("program", "check", "cause"),
+    [
+        (programs.adds_up_equal_evaluations, "METRIC-EQ", "metric-wrong"),
+        (programs.restores_a_sum_that_was_not_saved, "CKPT", "checkpoint-incomplete"),
+    ],
+    ids=name_of,
+)
+def test_a_wrong_number_beside_them_is_found(program, check, cause):
+    report = check_training(program, "mirrored", **GIVEN)
+    assert [(finding.check, finding.cause) for finding in report.findings] == [(check, cause)], str(report)
+
+
 @pytest.mark.nightly
 def test_another_order_is_replayed_on_one_device():
     report = check_training(programs.shards_and_then_shuffles, "multi_worker_mirrored", **GIVEN)
@@ -58,6 +80,7 @@ def test_another_order_is_replayed_on_one_device():
         (programs.shuffles_without_a_seed, "DATA-COVER", "examples-duplicated"),
         (programs.shuffles_and_repeats_without_a_seed, "DATA-COVER", "examples-duplicated"),
         (programs.ignores_the_shard, "DATA-COVER", "examples-duplicated"),
+        (programs.begins_where_the_first_steps_of_another_end, "DATA-COVER", "examples-duplicated"),
         (programs.draws_with_one_seed_on_every_worker, "DATA-COVER", "examples-duplicated"),
         (programs.forgets_the_optimizer, "RESUME", "resume-lost-state"),
         (programs.restores_on_the_chief_alone, "RESUME", "workers-diverged"),

@@ -26,7 +26,45 @@ def data_calls(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[
     are removed that are no global batch. What the program computed from examples may differ by rounding, so it counts
     only if it does not differ.
     """
-    return _without_computed(*_divided_inputs(reference, distributed))
+    return _without_computed(*_divided_inputs(*_without_own_data(reference, distributed)))
+
+
+def _without_own_data(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[TrainingRecord, TrainingRecord]:
+    """Return both runs without calls that get tensors of the program, in steps that also consume data of an iterator.
+
+    An evaluation between two steps is such a call. It is left out only if every replica gets tensors of the same sizes
+    as one device. Otherwise positions of calls could not be compared where the first or last step makes no such call.
+    """
+    for step in _common(reference, distributed):
+        ours, theirs = _own_data(reference, step), _own_data(distributed, step)
+        if set(theirs) != (set(_calls(distributed, step)) if ours else set()):
+            return reference, distributed
+        if any(sizes != ours.get(0) for sizes in theirs.values()):
+            return reference, distributed
+    return _of_iterators(reference), _of_iterators(distributed)
+
+
+def _own_data(record: TrainingRecord, step: int) -> dict[int, list[int]]:
+    """Return the sizes of what each replica got from the program, if it also got data of an iterator in that step."""
+    sizes: dict[int, list[int]] = {}
+    for batch in record.batches(step) if _has_elements(record, step) else ():
+        if batch.origin is BatchOrigin.ARGUMENT:
+            sizes.setdefault(batch.replica, []).extend(item.rows for item in inputs_of(batch))
+    return sizes
+
+
+def _has_elements(record: TrainingRecord, step: int) -> bool:
+    return any(batch.size and batch.origin is not BatchOrigin.ARGUMENT for batch in record.batches(step))
+
+
+def _of_iterators(record: TrainingRecord) -> TrainingRecord:
+    def change(step: StepRecord) -> StepRecord:
+        kept = tuple(batch for batch in step.batches if batch.origin is not BatchOrigin.ARGUMENT)
+        is_whole = step.index <= record.num_steps  # a rank that stopped early has no data of later steps
+        return replace(step, batches=kept) if is_whole and _has_elements(record, step.index) else step
+
+    ranks = tuple(replace(rank, steps=tuple(map(change, rank.steps))) for rank in record.ranks)
+    return replace(record, ranks=ranks) if ranks != record.ranks else record
 
 
 def _divided_inputs(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[TrainingRecord, TrainingRecord]:

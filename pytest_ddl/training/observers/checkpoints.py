@@ -70,9 +70,25 @@ class CheckpointObserver(Observer):
     def _values(self, item: Any) -> list[tuple[str, Array]]:
         found = []
         for variable in _variables_of(item):
-            parts = values.read(self.context.strategy, values.backing(variable))
-            found.append((keras_objects.name_of(variable), parts[0] if parts else np.zeros(0)))
+            found.append((keras_objects.name_of(variable), self._as_saved(values.backing(variable))))
         return found
+
+    def _as_saved(self, variable: Any) -> Array:
+        """Return the value that a checkpoint keeps of a variable; an empty one if this rank cannot know it.
+
+        A variable that is reduced when it is read is saved reduced. A sum is given back to the replicas in equal parts.
+        """
+        import tensorflow as tf
+
+        parts = values.read(self.context.strategy, variable)
+        is_reduced = getattr(variable, "synchronization", None) is tf.VariableSynchronization.ON_READ
+        if not parts or (is_reduced and self.context.num_ranks > 1):
+            return np.zeros(0)
+        if is_reduced and variable.aggregation is tf.VariableAggregation.SUM:
+            return np.asarray(np.sum(parts, axis=0), parts[0].dtype)
+        if is_reduced and variable.aggregation is tf.VariableAggregation.MEAN:
+            return np.asarray(np.mean(parts, axis=0), parts[0].dtype)
+        return parts[0]
 
 
 def _parts_of(call: saving.Call) -> dict[str, Any]:
@@ -98,6 +114,13 @@ def _variables_of(item: Any) -> list[Any]:
         return []  # tf_keras raises if a model has not been built
 
 
+def _is_given_back(saved: Array, now: Array) -> bool:
+    """Return whether a value is the saved one, or a sum of equal parts of it, which may round."""
+    if saved.dtype.kind not in "fc":
+        return np.array_equal(saved, now)
+    return np.allclose(now, saved, rtol=4 * np.finfo(saved.dtype).eps, atol=0.0, equal_nan=True)
+
+
 def _compared(call: saving.Call, step: int, saved: _Parts, now: _Parts) -> _Restore:
     result = _Restore(call, step)
     deferred = "Checkpoint" in call.api
@@ -109,7 +132,7 @@ def _compared(call: saving.Call, step: int, saved: _Parts, now: _Parts) -> _Rest
         for (_name, old), (name, new) in zip(before, current, strict=False):
             if old.shape == new.shape and old.dtype == new.dtype:
                 result.compared += 1
-                if not np.array_equal(old, new, equal_nan=old.dtype.kind in "fc"):
+                if not _is_given_back(old, new):
                     result.lost.append(name)
         if not deferred and len(before) > len(current):
             # Only a tf.train.Checkpoint also restores variables that are created later.
