@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_ddl.cluster.handle import ClusterHandle
     from pytest_ddl.cluster.ship import ShippingError
     from pytest_ddl.cluster.worker import current_rank, current_strategy
-    from pytest_ddl.comparisons import Equivalence
+    from pytest_ddl.comparisons import Equivalence, FitEquivalence
     from pytest_ddl.equivalence.checks.registry import Check
     from pytest_ddl.equivalence.evidence.tolerance import Tolerance
     from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
@@ -43,6 +43,7 @@ _HOMES = {
     "Fault": "pytest_ddl.faults.rank.fault",
     "FaultReport": "pytest_ddl.faults.report",
     "Finding": "pytest_ddl.equivalence.findings",
+    "FitEquivalence": "pytest_ddl.comparisons",
     "Guard": "pytest_ddl.guarding.guard",
     "GuardError": "pytest_ddl.guarding.guard",
     "Outcome": "pytest_ddl.equivalence.findings",
@@ -72,6 +73,7 @@ __all__ = [
     "Fault",
     "FaultReport",
     "Finding",
+    "FitEquivalence",
     "Guard",
     "GuardError",
     "Outcome",

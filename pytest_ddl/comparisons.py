@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 from pytest_ddl.equivalence.runs.question import SEED
 from pytest_ddl.items.selection import label
+from pytest_ddl.messages import no_such_argument
 from pytest_ddl.terminal import EXPECTED_END, KNOWN_BEHAVIOR, TOLERATED, begin_with_cause, status_line
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from pytest_ddl.equivalence.checks.registry import Check
     from pytest_ddl.equivalence.expectations import Expect
@@ -57,6 +59,48 @@ class Equivalence(Protocol):
         :raises RecoveryError: if the program does not recover from a fault as it must.
         """
         ...
+
+
+_OF_FIT = (
+    "batch_size", "epochs", "callbacks", "validation_split", "validation_data", "shuffle", "class_weight",
+    "sample_weight", "initial_epoch", "steps_per_epoch", "validation_steps", "validation_batch_size", "validation_freq",
+)  # fmt: skip
+"""Arguments of ``fit`` in Keras 3 and tf_keras, but for those that only concern the output."""
+
+
+class FitEquivalence:
+    """Type of the fixture ``ddl_fit``: :class:`Equivalence` for a compiled Keras model and its data."""
+
+    def __init__(self, compare: Equivalence) -> None:
+        self._compare = compare
+
+    def __call__(
+        self, build: Callable[[], Any], data: Any, *, steps: int | None = 8, **arguments: Any
+    ) -> Report | FaultReport:
+        """Compare ``fit`` under the strategy of the test with one device, and return the report.
+
+        :param build: function that returns a compiled model. It is called in the scope of the strategy.
+        :param data: ``x``, ``(x, y)``, ``(x, y, sample_weight)``, a ``tf.data.Dataset``, a dict with arguments of
+            ``fit``, or a function that returns one of these.
+        :param steps: number of steps to compare; ``None`` for all.
+        :param arguments: those of ``fit`` and of ``ddl_equivalence``. ``callbacks`` and ``validation_data`` may be
+            functions, which are called in each run. ``batch_size`` is that of the global batch. ``shuffle`` is off,
+            because both runs must use the same batches.
+        :raises TypeError: for an argument that neither of them has.
+        """
+        __tracebackhide__ = True
+        from pytest_ddl.training.compiled import CompiledTraining
+
+        comparing = [name for name in signature(Equivalence.__call__).parameters if name not in ("self", "train")]
+        for name in arguments:
+            if name not in (*_OF_FIT, *comparing):
+                raise TypeError(no_such_argument("ddl_fit()", name, (*_OF_FIT, *comparing)))
+        of_fit = {name: value for name, value in arguments.items() if name in _OF_FIT}
+        others = {name: value for name, value in arguments.items() if name not in _OF_FIT}
+        if "batch_size" in of_fit:
+            others.setdefault("global_batch_size", of_fit["batch_size"])
+        train = CompiledTraining(build, data, {"shuffle": False, **of_fit})
+        return self._compare(train, steps=steps, **others)
 
 
 def registered_checks(config: pytest.Config) -> list[Check]:

@@ -22,7 +22,7 @@ from pytest_ddl.config import (
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.handle import ClusterHandle
-    from pytest_ddl.comparisons import Equivalence
+    from pytest_ddl.comparisons import Equivalence, FitEquivalence
     from pytest_ddl.equivalence.verdict.report import Report
     from pytest_ddl.faults.report import FaultReport
     from pytest_ddl.harness import Harness
@@ -203,7 +203,8 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     result = yield
     if pyfuncitem.stash.get(_COMPARISONS, 1) == 0:
-        pytest.fail("the test asked for ddl_equivalence and never called it, so nothing was compared", pytrace=False)
+        asked = "ddl_fit" if "ddl_fit" in pyfuncitem.fixturenames else "ddl_equivalence"
+        pytest.fail(f"the test asked for {asked} and never called it, so nothing was compared", pytrace=False)
     if pyfuncitem.stash.get(_CHECKS, 1) == 0:
         pytest.fail("the test asked for ddl_check and never called it, so nothing was checked", pytrace=False)
     if pyfuncitem.stash.get(_GATES, 1) == 0:
@@ -365,6 +366,14 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
 
     compared: Equivalence = compare
     return compared
+
+
+@pytest.fixture
+def ddl_fit(ddl_equivalence: Equivalence) -> FitEquivalence:
+    """Compare ``fit`` of a compiled Keras model with one device: ``ddl_fit(build, data, batch_size=64, epochs=2)``."""
+    from pytest_ddl.comparisons import FitEquivalence
+
+    return FitEquivalence(ddl_equivalence)
 
 
 @pytest.fixture

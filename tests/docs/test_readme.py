@@ -47,6 +47,11 @@ def test_example_passes(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.slow
+def test_example_of_fit_passes(pytester: pytest.Pytester) -> None:
+    run(pytester, blocks()["example: test_fit.py"], "--ddl-strategy=mirrored").assert_outcomes(passed=1)
+
+
+@pytest.mark.slow
 def test_example_passes_with_an_optimizer_that_has_slots(pytester: pytest.Pytester) -> None:
     example = blocks()["example: test_train.py"].replace("optimizers.SGD(0.1)", "optimizers.Adam(0.01)")
     assert "Adam(0.01)" in example
@@ -85,7 +90,9 @@ def test_the_tried_script_fails_as_shown_and_passes_with_the_fix(pytester: pytes
 def test_other_examples_pass(page: str, pytester: pytest.Pytester) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     examples = [
-        example for example in _PYTHON.findall(text) if "def test_" in example and "ddl_equivalence" not in example
+        example
+        for example in _PYTHON.findall(text)
+        if "def test_" in example and "ddl_equivalence" not in example and "ddl_fit" not in example
     ]
     assert examples
     result = run(pytester, "import pytest\n" + "\n\n".join(examples), "--ddl-strategy=mirrored,multi_worker_mirrored")
@@ -108,7 +115,9 @@ def test_commands_set_everything_up(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "strategies"), [("fit", "mirrored"), ("coordinator", "parameter_server")])
+@pytest.mark.parametrize(
+    ("name", "strategies"), [("ddl_fit", "mirrored"), ("fit", "mirrored"), ("coordinator", "parameter_server")]
+)
 def test_examples_of_comparisons_pass(name: str, strategies: str, pytester: pytest.Pytester) -> None:
     text = (ROOT / "docs" / "checking-training.md").read_text(encoding="utf-8")
     (example,) = (match["text"] for match in _BLOCK.finditer(text) if match["name"] == f"example: {name}")
