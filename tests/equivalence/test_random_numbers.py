@@ -87,7 +87,7 @@ def test_raw_operations_without_a_seed_pass():
     assert report.passed, str(report)
 
 
-@pytest.mark.nightly(each_commit=("mirrored-masked_by_replica", "mirrored-noise_weighed_by_replica"))
+@pytest.mark.nightly(each_commit=("mirrored-masked_by_replica",))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "program", "causes"),

@@ -39,23 +39,17 @@ PROGRAMS = """
 PROJECT = {
     "programs.py": PROGRAMS,
     "conftest.py": "import sys, pathlib; sys.path.insert(0, str(pathlib.Path(__file__).parent))",
-    "test_outcomes.py": """
-        import pytest
-        from programs import crashes, not_finite, raises, right, unseeded
-
-        pytestmark = pytest.mark.ddl(strategies="mirrored")
+    "settings.py": """
         SIZES = dict(global_batch_size=12, steps=2, precision="native")
         CRASH = dict(expect={"mirrored": {"worker-raised": "shards are missing"}}, **SIZES)
         ELSEWHERE = {"parameter_server": {"worker-raised": "shards are missing"}}
+    """,
+    "test_outcomes.py": """
+        import pytest
+        from programs import crashes, raises
+        from settings import CRASH, SIZES
 
-        def test_not_finite(ddl_equivalence):
-            ddl_equivalence(not_finite, **SIZES)
-
-        def test_other_data_each_time(ddl_equivalence):
-            ddl_equivalence(unseeded, **SIZES)
-
-        def test_nothing_recorded(ddl_equivalence):
-            ddl_equivalence(lambda run: None, **SIZES)
+        pytestmark = pytest.mark.ddl(strategies="mirrored")
 
         def test_raises_on_one_device_too(ddl_equivalence):
             ddl_equivalence(raises, **SIZES)
@@ -66,6 +60,22 @@ PROJECT = {
 
         def test_crash_strict(ddl_equivalence):
             ddl_equivalence(crashes, strict=True, **CRASH)
+    """,
+    "test_more.py": """
+        import pytest
+        from programs import crashes, not_finite, right, unseeded
+        from settings import CRASH, ELSEWHERE, SIZES
+
+        pytestmark = pytest.mark.ddl(strategies="mirrored")
+
+        def test_not_finite(ddl_equivalence):
+            ddl_equivalence(not_finite, **SIZES)
+
+        def test_other_data_each_time(ddl_equivalence):
+            ddl_equivalence(unseeded, **SIZES)
+
+        def test_nothing_recorded(ddl_equivalence):
+            ddl_equivalence(lambda run: None, **SIZES)
 
         def test_crash_and_a_failure(ddl_equivalence):
             ddl_equivalence(crashes, **CRASH)
@@ -94,21 +104,30 @@ def project(new_project: Callable[..., Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def run(project: Any) -> Any:
-    return project.pytest("-rx")
+    """What each commit looks at."""
+    return project.pytest("-rx", "test_outcomes.py")
 
 
-@pytest.mark.nightly(each_commit=("test_raises_on_one_device_too",))
+@pytest.fixture(scope="module")
+def more(project: Any) -> Any:
+    """What only the night looks at."""
+    return project.pytest("-rx", "test_more.py")
+
+
+@pytest.mark.nightly(each_commit=("run",))
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("runs", "name", "words"),
     [
-        ("test_not_finite", "the single-device run itself is not finite after step"),
-        ("test_other_data_each_time", "the program consumes other examples each time"),
-        ("test_nothing_recorded", "no training step was recorded"),
-        ("test_raises_on_one_device_too", "without a strategy too: LookupError: no shard"),
+        ("more", "test_not_finite", "the single-device run itself is not finite after step"),
+        ("more", "test_other_data_each_time", "the program consumes other examples each time"),
+        ("more", "test_nothing_recorded", "no training step was recorded"),
+        ("run", "test_raises_on_one_device_too", "without a strategy too: LookupError: no shard"),
     ],
 )
-def test_a_reason_in_the_program_fails_with_that_reason(run: Any, name: str, words: str) -> None:
-    case = run[name + LABEL]
+def test_a_reason_in_the_program_fails_with_that_reason(
+    request: pytest.FixtureRequest, runs: str, name: str, words: str
+) -> None:
+    case = request.getfixturevalue(runs)[name + LABEL]
     assert case.outcome == "failed", case.text
     assert words in case.text
 
@@ -123,22 +142,22 @@ def test_an_expected_crash_is_an_expected_failure_with_its_reason(run: Any, name
 
 
 @pytest.mark.nightly
-def test_an_expected_crash_hides_nothing_else(run: Any) -> None:
-    assert run["test_crash_and_a_failure" + LABEL].outcome == "failed"
-    assert run["test_crash_and_a_pass" + LABEL].outcome == "passed"
-    assert f"test_crash_and_a_pass{LABEL}: worker-raised: shards are missing" in run.stdout
+def test_an_expected_crash_hides_nothing_else(more: Any) -> None:
+    assert more["test_crash_and_a_failure" + LABEL].outcome == "failed"
+    assert more["test_crash_and_a_pass" + LABEL].outcome == "passed"
+    assert f"test_crash_and_a_pass{LABEL}: worker-raised: shards are missing" in more.stdout
 
 
 @pytest.mark.nightly
-def test_an_expectation_for_another_strategy_does_not_hold(run: Any) -> None:
-    case = run["test_crash_expected_elsewhere" + LABEL]
+def test_an_expectation_for_another_strategy_does_not_hold(more: Any) -> None:
+    case = more["test_crash_expected_elsewhere" + LABEL]
     assert case.outcome == "failed"
     assert "worker-raised: mirrored[replicas=2] fails at step 1 (LookupError: no shard)" in case.text
-    assert run["test_pass_with_a_crash_expected_elsewhere" + LABEL].outcome == "passed"
+    assert more["test_pass_with_a_crash_expected_elsewhere" + LABEL].outcome == "passed"
 
 
 @pytest.mark.nightly
 def test_xdist_reports_the_same(project: Any) -> None:
-    again = project.pytest("-n1", "-rx", "test_outcomes.py::test_crash", "test_outcomes.py::test_not_finite")
+    again = project.pytest("-n1", "-rx", "test_outcomes.py::test_crash", "test_more.py::test_not_finite")
     assert again.outcomes == {"test_crash" + LABEL: "xfailed", "test_not_finite" + LABEL: "failed"}
     assert XFAIL in again.stdout

@@ -7,6 +7,7 @@ from collections.abc import Collection
 import numpy as np
 
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Motion, agrees, reproduces
+from pytest_ddl.equivalence.diagnosis.candidates.clipping import clipped_parts
 from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up, total_of
 from pytest_ddl.equivalence.evidence.arrays import coefficient, difference, magnitude
 from pytest_ddl.equivalence.evidence.effective import rate_of, settings_of
@@ -18,8 +19,8 @@ from pytest_ddl.records import GradientStage, VariableKind
 def standing_still(case: Case) -> Fit | None:
     """Test for some variables that do not move at all."""
     still = [m for m in case.weights if magnitude(m.ours) > m.slack and not any(np.any(theirs) for theirs in m.theirs)]
-    if not still:
-        return None
+    if not still or clipped_parts(case) is not None:
+        return None  # limits with opposite signs add up to 0
     names = ", ".join(motion.variable.name for motion in still[:3])
     evidence = f"the change of {names} is exactly 0 on every replica"
     for source in case.sources:
