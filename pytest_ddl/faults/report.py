@@ -208,7 +208,7 @@ class FaultReport:
             elif trial.written and trial.verdict is not RecoveryVerdict.NOT_INJECTED:
                 shown = ", ".join(trial.written[:3]) + (" …" if len(trial.written) > 3 else "")
                 yield f"    written outside of save calls before: {shown}. What they say must fit the save."
-            fix = FIXES.get(trial.verdict, trial.finding.fix if trial.finding is not None else "")
+            fix = FIXES.get(trial.verdict, trial.finding.fix if trial.finding is not None else None)
             if fix:
                 yield f"    fix: {fix}"
             yield from (f"    note: {note}" for note in trial.notes)

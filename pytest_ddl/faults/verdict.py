@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from pytest_ddl.equivalence.causes.cause import Fix
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.faults.rank.fault import Fault
 
@@ -51,12 +52,18 @@ MEANINGS: dict[RecoveryVerdict, str] = {
     RecoveryVerdict.NOT_INJECTED: "The fault did not strike, or the process did not end by it. This is not a pass.",
 }
 """Verdict -> what it means."""
-FIXES: dict[RecoveryVerdict, str] = {
-    RecoveryVerdict.EXAMPLES: (
-        "Continue the data where the restored step ended: skip its batches, or save the iterator."
+_WITH_ITS_STEP = "checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, step=step)"
+FIXES: dict[RecoveryVerdict, Fix] = {
+    RecoveryVerdict.EXAMPLES: Fix(
+        "Continue the data where the restored step ended: skip its batches, or save the iterator.",
+        "dataset = dataset.skip(int(step.numpy()))",
     ),
-    RecoveryVerdict.REPLAYED: "Save the number of steps with the weights, and make only the steps that are left.",
-    RecoveryVerdict.LOST: "Save the number of steps and the weights in one call, so that the number is never newer.",
+    RecoveryVerdict.REPLAYED: Fix(
+        "Save the number of steps with the weights, and make only the steps that are left.", _WITH_ITS_STEP
+    ),
+    RecoveryVerdict.LOST: Fix(
+        "Save the number of steps and the weights in one call, so that the number is never newer.", _WITH_ITS_STEP
+    ),
 }
 """Verdict -> fix. Others take the fix of their cause. With these, a check finds only what follows from the verdict."""
 RECOVERED = (RecoveryVerdict.EXACT, RecoveryVerdict.EQUAL, RecoveryVerdict.RETRIED, RecoveryVerdict.REFUSED)

@@ -15,6 +15,29 @@ dataset = dataset.with_options(options)
 _TAIL = "dataset = dataset.batch(global_batch_size, drop_remainder=strategy.num_replicas_in_sync > 1)"
 _SHARE = "dataset = dataset.shard(strategy.num_replicas_in_sync, 0).batch(global_batch_size)"
 _LAST_IS_SMALLER = {"examples": "features, labels = features[:44], labels[:44]"}
+_CONCURRENT = {
+    # Many steps, so that a worker that is slow to begin gets some of them, too.
+    "examples": """
+    features, labels = (np.concatenate([part + 0.01 * n for n in range(20)]) for part in (features, labels))
+    learning_rate = 0.01
+
+    def make_dataset(context):
+        return tf.data.Dataset.from_tensor_slices((features, labels)).batch(global_batch_size)
+    """,
+    "apply": """
+    for weight, gradient in zip(model.trainable_variables, gradients):
+        <moved>
+    """,
+    "compiled": """
+    on_batch = train_step
+    train_step = tf.function(lambda iterator: on_batch(next(iterator)))
+    """,
+    "loop": """
+    <taken>
+    for loss in run.steps(train_step, data, concurrent=True):
+        pass
+    """,
+}
 CASES = (
     Case("examples-dropped", LOOP, "batched", _SHARE),
     Case("examples-dropped", FIT, "batched", _SHARE),
@@ -49,33 +72,22 @@ CASES = (
         "data-of-workers",
         LOOP,
         "taken",
-        "losses = run.steps(train_step, make_dataset, concurrent=True)",
-        given={
-            # Many steps, so that a worker that is slow to begin gets some of them, too.
-            "examples": """
-            features, labels = (np.concatenate([part + 0.01 * n for n in range(8)]) for part in (features, labels))
-
-            def make_dataset(context):
-                return tf.data.Dataset.from_tensor_slices((features, labels)).batch(global_batch_size)
-            """,
-            "apply": """
-            for weight, gradient in zip(model.trainable_variables, gradients):
-                weight.value.assign_sub(0.01 * gradient)  # that of Keras reads and writes
-            """,
-            "compiled": """
-            on_batch = train_step
-            train_step = tf.function(lambda iterator: on_batch(next(iterator)))
-            """,
-            "loop": """
-            <taken>
-            for loss in losses:
-                pass
-            """,
-        },
+        "data = make_dataset",
+        given={**_CONCURRENT, "moved": "weight.value.assign_sub(learning_rate * gradient)"},
         cause="examples-duplicated",
         strategy="parameter_server",
-        steps=48,
+        steps=120,
         strict=True,
+    ),
+    Case(
+        "lost-by-closures",
+        LOOP,
+        "moved",
+        "weight.assign_sub(learning_rate * gradient)",
+        given={**_CONCURRENT, "taken": "data = dataset"},
+        cause="lost-update",
+        strategy="parameter_server",
+        steps=120,
     ),
     Case(
         "examples-duplicated",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import textwrap
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -16,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from pytest_ddl import check_training
 from tests.fixes.case import Case, every_fix
 from tests.fixes.cases import ADVICE, CASES
+from tests.fixes.modules import module_of
 from tests.fixes.templates import LOOP
 
 
@@ -47,7 +46,7 @@ def test_a_program_with_the_mistake_passes_after_its_fix(
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     given = {"global_batch_size": case.batch, "steps": case.steps, "timeout": 100, "strict": case.strict}
-    report = check_training(_module(tmp_path, "wrong", case.wrong()).train, case.strategy, **given)
+    report = check_training(module_of(tmp_path, "wrong", case.wrong()).train, case.strategy, **given)
     assert report.verdict == case.verdict, str(report)
     if case.verdict == "fail":
         finding = report.findings[0]
@@ -61,19 +60,8 @@ def test_a_program_with_the_mistake_passes_after_its_fix(
         assert finding.fix.endswith(textwrap.indent(case.shown.code, "    ")), str(report)
         assert finding.step is not None
     declared = dict.fromkeys(case.expect, "the corrected program is meant to")
-    mended = check_training(_module(tmp_path, "mended", case.right()).train, case.strategy, **given, expect=declared)
+    mended = check_training(module_of(tmp_path, "mended", case.right()).train, case.strategy, **given, expect=declared)
     assert mended.verdict == "pass", f"{case.right()}\n{mended}"
-
-
-def _module(folder: Path, name: str, text: str) -> ModuleType:
-    path = folder / f"program_{name}.py"
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.slow
@@ -88,7 +76,7 @@ def test_two_mistakes_at_once_are_both_named(tmp_path: Path, monkeypatch: pytest
         }
     )
     report = check_training(
-        _module(tmp_path, "both", both).train, "mirrored", global_batch_size=8, steps=3, timeout=100
+        module_of(tmp_path, "both", both).train, "mirrored", global_batch_size=8, steps=3, timeout=100
     )
     named = [(finding.cause, finding.variable) for finding in report.findings]
     assert named[0][0] == "gradient-scaled-by-replica-count", str(report)

@@ -140,10 +140,21 @@ SPECIAL: Mapping[str, Fix] = {
         dataset = dataset.with_options(options)
         """,
     ),
+    # Concurrent closures of a coordinator.
+    "lost-by-closures": Fix(
+        "Use the optimizer, or assign_add or assign_sub of a tf.Variable; never assign(v + x) in several closures. The "
+        "methods of a variable of Keras read and write back, too: use those of its value.",
+        "weight.value.assign_sub(learning_rate * gradient)",
+    ),
+    "counter-of-keras": Fix(
+        "Keras 3 writes its own counters as assign(value + 1), which loses updates of workers that read at the same "
+        "time (seen up to Keras 3.15.1); its optimizers subtract from weights with assign_sub, which loses none. For a "
+        "count that a program needs, use a tf.Variable and assign_add."
+    ),
     "data-of-workers": Fix(
-        "To use each example once, give run.steps the dataset and no function: the workers take its batches in turn. "
+        "To use each example once, pass on a dataset in place of the function: the workers take its batches in turn. "
         "In a loop of your own, read the batches on the coordinator, and give them to coordinator.schedule.",
-        "losses = run.steps(train_step, dataset, concurrent=True)",
+        "data = dataset",
     ),
     "examples-left-out": Fix(
         "Let every example of its batch count once in the replica function: look for slices, masks and gathers of the "

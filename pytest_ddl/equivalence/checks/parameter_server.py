@@ -22,12 +22,6 @@ from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind, 
 
 CHECK = "PS"
 _BY_KERAS = (VariableKind.ITERATIONS, VariableKind.METRIC)
-_READ_MODIFY_WRITE = (
-    "Keras 3 writes its own counters as assign(value + 1), which loses updates of workers that read at the same time "
-    "(seen up to Keras 3.15.1); its optimizers subtract from weights with assign_sub, which loses none"
-)
-
-
 _NOTHING_COMPARED = (
     "steps ran concurrently, so that no weight can be compared with one device, and no variable counts the updates; "
     f"{Hint.WATCH_UPDATES}"
@@ -289,17 +283,17 @@ def _taken_back(rank: RankRecord) -> list[Finding]:
 
 
 def _lost_from_state(rank: RankRecord, name: str, lost: int, closures: int) -> Finding:
-    cause, name = "lost-update", name.removesuffix(":0")
+    name = name.removesuffix(":0")
     return Finding(
         CHECK,
         f"{name} lost the changes of {lost} of {closures} closures: another closure had read the same value, and "
         "replaced it",
-        cause=cause,
+        cause="lost-update",
         step=rank.num_steps,
         variable=name,
         error=float(lost),
         tolerance=0.0,
-        fix=fix_of(cause),
+        fix=SPECIAL["lost-by-closures"],
         observed=f"{closures - lost} changes",
         expected=f"{closures} changes",
         origin="what each closure reads and assigns is recorded",
@@ -393,11 +387,11 @@ def _judge(counter: _Counter, actual: Float, expected: tuple[int, int]) -> list[
             variable=counter.variable.name,
             error=abs((fewest if lost else most) - steps),
             tolerance=0.0,
-            fix=_READ_MODIFY_WRITE if by_keras else fix_of(cause),
+            fix=SPECIAL["counter-of-keras"] if by_keras else SPECIAL["lost-by-closures"] if lost else fix_of(cause),
             observed=count,
             expected=str(steps),
             origin="every step adds the same amount: counts are exact",
-            evidence=_READ_MODIFY_WRITE
+            evidence=SPECIAL["counter-of-keras"]
             if by_keras
             else f"each step adds {show(counter.growth[moving][0])} on one device",
             approximation=by_keras,

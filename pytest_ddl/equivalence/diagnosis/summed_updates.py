@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import of_kind, update
@@ -131,7 +132,7 @@ def _finding(
         variable=variable.name,
         error=error,
         tolerance=rounding,
-        fix=fix_of(cause),
+        fix=fix_of(cause) if share > 1 else SPECIAL["lost-by-closures"],
         observed=f"{share * number:.3g} of {number} updates",
         expected="the sum of all updates, in any order",
         origin="rounding of as many additions",

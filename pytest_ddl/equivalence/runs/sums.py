@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.checks.parameter_server import CHECK, counted_updates, final_value
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, is_numeric, magnitude
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_seed, of_kind
@@ -114,7 +115,7 @@ def _judged(
         variable=variable.name,
         error=error,
         tolerance=rounding,
-        fix=fix_of(cause),
+        fix=fix_of(cause) if share > 1 else SPECIAL["lost-by-closures"],
         observed=difference(ended, forward).actual,
         expected=difference(ended, forward).desired,
         origin="rounding of as many additions",
