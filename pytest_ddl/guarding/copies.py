@@ -86,11 +86,17 @@ class Copies:
         suspects = [group for at, group in enumerate(self._groups) if _is_suspect(group, sums[:, 2 * at : 2 * at + 2])]
         return given, suspects
 
-    def held(self, groups: Sequence[Bundle]) -> Iterator[Holding]:
-        """Yield the variables of some groups with all their copies. Under several workers, this is a collective too."""
+    def held(self, groups: Sequence[Bundle], tolerance: Callable[[Watched], float]) -> Iterator[Holding]:
+        """Yield the variables of some groups with all their copies, but for those that are within their tolerance.
+
+        Under several workers, this is a collective too.
+
+        :param tolerance: returns by how much copies may differ, as a fraction of the largest value of the variable.
+        """
         for group in groups:
             for item in group.items:
-                yield Holding(item, group, self._copies(item.variable))
+                if not (group.alike and self._is_within(item, tolerance(item))):
+                    yield Holding(item, group, self._copies(item.variable))
 
     def _scan(self) -> None:
         if not self._watcher.scan() and self._compute is not None:
@@ -135,17 +141,53 @@ class Copies:
         sums = np.asarray(self._compute(), np.int64).reshape(self.local, -1)
         return np.concatenate([rows, sums], axis=1)
 
+    def _is_within(self, item: Watched, tolerance: float) -> bool:
+        """Return whether the copies of a variable are near their mean.
+
+        Copies that drift by rounding are seen at each check, and they may be too large to be collected each time.
+        """
+        if not tolerance or not item.variable.dtype.is_floating:
+            return False
+        import tensorflow as tf
+
+        def read() -> Any:
+            return _sendable(tf.convert_to_tensor(item.variable))
+
+        def away(value: Any, mean: Any) -> Any:
+            parts = (tf.reduce_max(tf.abs(value - mean)), tf.reduce_max(tf.abs(value)), tf.reduce_sum(value))
+            return tf.stack(parts)[tf.newaxis]
+
+        def of_replicas() -> Any:
+            found = self._strategy.run(read)
+            mean = self._strategy.reduce(tf.distribute.ReduceOp.MEAN, found, axis=None)
+            return self._strategy.run(away, args=(found, mean))
+
+        distance, largest, total = self._joined(of_replicas).T
+        # Each comparison with a value that is not finite is false, and the closer look decides.
+        return bool(np.all(np.isfinite(total)) and 2 * np.max(distance) <= tolerance * np.max(largest))
+
+    def _joined(self, function: Callable[[], Any]) -> Array:
+        """Return the values of all replicas of all workers that a function returns, joined."""
+        import tensorflow as tf
+
+        @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+        def joined() -> Any:
+            found = function()
+            if self._is_alone:
+                return tf.concat(self._strategy.experimental_local_results(found), 0)
+            return self._strategy.gather(found, axis=0)
+
+        return np.asarray(joined())
+
     def _copies(self, variable: Any) -> tuple[Array, ...]:
         if self._is_alone:
             return values.read(self._strategy, variable)
         import tensorflow as tf
 
-        @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-        def gathered() -> Any:
-            found = self._strategy.run(lambda: _sendable(tf.convert_to_tensor(variable))[tf.newaxis])
-            return self._strategy.gather(found, axis=0)
+        def read() -> Any:
+            return _sendable(tf.convert_to_tensor(variable))[tf.newaxis]
 
-        return tuple(np.asarray(gathered()))
+        return tuple(self._joined(lambda: self._strategy.run(read)))
 
 
 def _is_suspect(group: Bundle, sums: Rows) -> bool:

@@ -12,13 +12,17 @@ import numpy as np
 from pytest_ddl.equivalence.expectations import Expectations, parse_expectations
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.guarding import shards
-from pytest_ddl.guarding.copies import Copies, Holding, Rows
+from pytest_ddl.guarding.copies import Copies, Rows
 from pytest_ddl.guarding.judging import Moment, in_order, of_numbers, of_variables, text_of
 from pytest_ddl.records import VariableKind
+from pytest_ddl.training.watching import Watched
 
 _LOGGER = logging.getLogger("pytest_ddl.guard")
 _OFTEN = 16.0
 """Number of standard deviations that rounding may reach on a device whose sums have no fixed order."""
+
+_UNITS = {1: 2.0**-3, 2: 2.0**-7, 4: 2.0**-23, 8: 2.0**-52}
+"""Bytes of a floating dtype -> distance from 1 to the next number. Of 16 bits, it is that of bfloat16."""
 
 
 class GuardError(RuntimeError):
@@ -95,14 +99,14 @@ class Guard:
         self._before = self._nothing()
         steps = np.array([self.steps], np.int64)
         given, suspects = self._copies.look([np.concatenate([steps, *pair]) for pair in zip(now, before, strict=True)])
-        moment = Moment(self.steps, self._copies.local, self._bound)
+        moment = Moment(self.steps, self._copies.local, self._tolerance_of)
         end = 1 + 2 * shards.NUMBER
         rates = given[:, end:].view(np.float64)
         named = [(item.record.name, rates[:, at]) for at, item in enumerate(self._copies.rates)]
         twice = shards.duplicated(given[:, 1 : 1 + shards.NUMBER], given[:, 1 + shards.NUMBER : end], moment)
         found = [
             *of_numbers(given[:, 0], named, moment),
-            *of_variables(self._copies.held(suspects), moment),
+            *of_variables(self._copies.held(suspects, self._tolerance_of), moment),
             *([twice] if twice is not None else []),
         ]
         return self._report(found)
@@ -125,15 +129,16 @@ class Guard:
     def _nothing(self) -> list[Rows]:
         return [shards.NOTHING] * self._copies.local
 
-    def _bound(self, held: Holding) -> float:
-        """Return by how much copies of a variable may differ. Whole numbers and learning rates must be equal."""
-        first = held.copies[0]
-        if not self._tolerance or first.dtype.kind != "f" or held.item.record.kind is VariableKind.LEARNING_RATE:
+    def _tolerance_of(self, item: Watched) -> float:
+        """Return by how much copies may differ. Whole numbers and learning rates must be equal."""
+        if not self._tolerance or item.record.kind is VariableKind.LEARNING_RATE:
             return 0.0
-        relative = self._tolerance * (math.sqrt(max(self.steps, 1)) if self._grows else 1.0)
-        if self._grows:
-            relative *= float(np.finfo(held.item.variable.dtype.as_numpy_dtype).eps)
-        return relative * float(np.max(np.abs(first), initial=0.0))
+        dtype = item.variable.dtype
+        if not dtype.is_floating:
+            return 0.0
+        if not self._grows:
+            return self._tolerance
+        return self._tolerance * math.sqrt(max(self.steps, 1)) * _UNITS[dtype.size]
 
 
 def guard(

@@ -14,6 +14,7 @@ from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.guarding.copies import Holding, Rows
 from pytest_ddl.hints import FrontEnd
 from pytest_ddl.records import Array, VariableKind
+from pytest_ddl.training.watching import Watched
 
 CHECK = "GUARD"
 
@@ -40,8 +41,8 @@ class Moment:
     step: int
     local: int
     """Number of replicas of each worker."""
-    bound: Callable[[Holding], float]
-    """Returns by how much copies of a variable may differ."""
+    tolerance: Callable[[Watched], float]
+    """Returns by how much copies of a variable may differ, as a fraction of its largest value."""
 
     def worker(self, replica: int) -> int:
         """Return the worker of a replica."""
@@ -99,7 +100,8 @@ def _not_finite(held: Holding, finite: Sequence[bool], moment: Moment) -> Findin
 def _unlike(held: Holding, moment: Moment) -> Finding | None:
     first, *others = held.copies
     unlike = [(at, difference(copy, first)) for at, copy in enumerate(others, 1) if not same(copy, first)]
-    bound = moment.bound(held)
+    tolerance = moment.tolerance(held.item)
+    bound = tolerance * float(np.max(np.abs(first), initial=0.0)) if tolerance else 0.0
     if not unlike or all(found.error <= bound for _at, found in unlike):
         return None
     replica, worst = max(unlike, key=lambda pair: pair[1].error)

@@ -86,6 +86,29 @@ def large() -> tuple[Any, Any]:
     return keras.Sequential([keras.Input((FEATURES,)), *layers]), keras.optimizers.SGD(0.001)
 
 
+def stateful() -> tuple[Any, Any]:
+    """Go on from the state in which the examples of the replica have left a recurrent layer."""
+    layers = [keras.layers.Reshape((FEATURES, 1)), keras.layers.LSTM(4, stateful=True), keras.layers.Dense(1)]
+    return keras.Sequential([keras.Input(batch_shape=(BATCH, FEATURES)), *layers]), keras.optimizers.SGD(0.01)
+
+
+class Tracked(keras.layers.Layer):
+    """A layer with a metric, whose state is that of its replica."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tracker = keras.metrics.Mean(name="size")
+
+    def call(self, x: Any) -> Any:
+        self.tracker.update_state(tf.reduce_mean(tf.abs(x)))
+        return x
+
+
+def tracked() -> tuple[Any, Any]:
+    layers = [Tracked(), keras.layers.SpectralNormalization(keras.layers.Dense(4)), keras.layers.Dense(1)]
+    return keras.Sequential([keras.Input((FEATURES,)), *layers]), keras.optimizers.Lion(0.001)
+
+
 class Linear(tf.Module):
     """A model without Keras, with a counter, the best loss so far, and a mask of infinities."""
 
@@ -182,7 +205,8 @@ def train(
     :param before: called before the first step.
     """
     strategy = pytest_ddl.current_strategy()
-    keras.backend.clear_session()  # names of layers begin with their first number again
+    if not tf.distribute.has_strategy():
+        keras.backend.clear_session()  # names of layers begin with their first number again; it leaves all scopes
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model, optimizer = make()
@@ -303,6 +327,12 @@ def of_each_replica(model: Any, gradients: list[Any], _optimizer: Any) -> None:
     """Give each replica only its own gradient: the mistake."""
     for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
         local(variable).assign_sub(0.01 * gradient)
+
+
+def in_scope(make: Callable[[], tuple[Any, Any]] = normalized) -> list[Found]:
+    """Keep the whole loop in the scope of the strategy."""
+    with pytest_ddl.current_strategy().scope():
+        return train(make)
 
 
 def loses_a_restore(model: Any, _optimizer: Any) -> None:

@@ -17,7 +17,8 @@ SEEN = 8
 
 MODELS = [
     programs.dense, programs.normalized, programs.embedded, programs.half_precise, programs.averaged, programs.frozen,
-    programs.large, programs.of_tensorflow, programs.of_tf_keras, programs.of_old_tf_keras,
+    programs.large, programs.stateful, programs.tracked, programs.of_tensorflow, programs.of_tf_keras,
+    programs.of_old_tf_keras,
 ]  # fmt: skip
 
 
@@ -110,11 +111,23 @@ def test_workers_that_read_the_same_examples_are_found(in_rank: InRank) -> None:
     assert in_rank(WORKERS, partial(programs.train, data=programs.whole, feed=False)) == [[], []]
 
 
-def test_a_tolerance_lets_rounding_pass(in_rank: InRank) -> None:
-    train = partial(programs.train, tolerance=1e-5)
-    assert in_rank(MIRRORED, partial(train, after=programs.moves_a_weight)) == [[]]
-    (found,) = in_rank(MIRRORED, partial(train, after=programs.sets_a_rate))
-    assert found[0][0] == "learning-rate-differs"
+@pytest.mark.parametrize("strategy", [MIRRORED, WORKERS])
+def test_a_tolerance_lets_rounding_pass_and_nothing_else(strategy: str, in_rank: InRank) -> None:
+    train = partial(programs.train, programs.frozen, tolerance=1e-5)
+    assert all(found == [] for found in in_rank(strategy, partial(train, after=programs.moves_a_weight)))
+    for planted, cause in (
+        (programs.sets_a_rate, "learning-rate-differs"),
+        (programs.swaps_weights, "replicas-diverged" if strategy == MIRRORED else "workers-diverged"),
+        (programs.breaks_a_weight, "non-finite-not-synchronised"),
+    ):
+        make = programs.dense if planted is programs.breaks_a_weight else programs.frozen
+        for found in in_rank(strategy, partial(programs.train, make, tolerance=1e-5, after=planted)):
+            assert found[0][:2] == (cause, SEEN)
+
+
+@pytest.mark.parametrize("strategy", [MIRRORED, WORKERS])
+def test_a_loop_in_the_scope_raises_no_alarm(strategy: str, in_rank: InRank) -> None:
+    assert all(found == [] for found in in_rank(strategy, programs.in_scope))
 
 
 def test_workers_that_count_other_steps_are_found(in_rank: InRank) -> None:
