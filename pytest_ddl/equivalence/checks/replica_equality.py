@@ -9,9 +9,9 @@ import numpy as np
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case
 from pytest_ddl.equivalence.diagnosis.diagnose import DIVERGING, diagnose
 from pytest_ddl.equivalence.diagnosis.state_updates import NOT_AGGREGATED, of_copies, skipped_on_some
+from pytest_ddl.equivalence.evidence.arithmetic import not_deterministic
 from pytest_ddl.equivalence.evidence.arrays import difference, same
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
-from pytest_ddl.equivalence.evidence.kernels import not_deterministic
 from pytest_ddl.equivalence.evidence.observe import is_loss_scale, read_locally
 from pytest_ddl.equivalence.evidence.owners import owner_of
 from pytest_ddl.equivalence.evidence.tolerance import Bound

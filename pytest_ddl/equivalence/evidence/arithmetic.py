@@ -1,4 +1,4 @@
-"""Find in a record the floating point types in which a run computes, and their roundoff."""
+"""Find in records how a run computes: its floating point types, their roundoff, and whether kernels round alike."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from pytest_ddl.equivalence.evidence.arrays import same
 from pytest_ddl.records import TrainingRecord, VariableKind
 
 _UNIT_ROUNDOFF = {
@@ -86,3 +87,24 @@ def _fits(number: float, dtype: str) -> bool:
     """Return whether a number has no more significant bits than a type holds."""
     significand, _exponent = math.frexp(number)
     return (significand / unit_roundoff(dtype)).is_integer()
+
+
+def made_apart(reference: TrainingRecord, distributed: TrainingRecord) -> bool:
+    """Return whether a GPU was used, and initial values differ.
+
+    Some strategies make initial values on the CPU, and one device makes them on the GPU. The kernels of both round
+    differently: an orthogonal initializer needs a QR decomposition, and a normal one logarithms and cosines.
+    """
+    if not any(rank.facts.get("device") for record in (reference, distributed) for rank in record.ranks):
+        return False
+    pairs = (
+        (reference.value(variable.index, 0), value)
+        for variable in distributed.variables
+        for _rank, _replica, value in distributed.components(variable.index, 0)
+    )
+    return any(ours is not None and not same(ours, np.asarray(theirs)) for ours, theirs in pairs)
+
+
+def not_deterministic(record: TrainingRecord) -> str:
+    """Return the error of an operation that has no deterministic kernel there; empty if all operations have one."""
+    return next((str(found) for rank in record.ranks if (found := rank.facts.get("not_deterministic"))), "")

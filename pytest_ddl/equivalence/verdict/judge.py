@@ -10,9 +10,9 @@ import numpy as np
 from pytest_ddl.equivalence.causes import is_possible
 from pytest_ddl.equivalence.checks.parameter_server import schedules_itself
 from pytest_ddl.equivalence.checks.registry import CHECKS, ROLES, Check, select
+from pytest_ddl.equivalence.evidence.arithmetic import made_apart, not_deterministic
 from pytest_ddl.equivalence.evidence.calls import without_repeats
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.kernels import made_apart, not_deterministic
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
 from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
