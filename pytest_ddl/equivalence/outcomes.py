@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.evidence.comparison import Place
 from pytest_ddl.equivalence.evidence.observe import of_kind, shared_steps
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Outcome
@@ -108,7 +109,7 @@ def unmatched(
             watched = f"{'these' if theirs else 'those of one device'}: {', '.join(names[:6])}"
             return [
                 Finding(check, message, cause, step=0, worker=rank, observed=observed, expected=expected,
-                        fix=Hint.WATCH_ALIKE(), evidence=watched)
+                        fix=SPECIAL["watched-otherwise"], evidence=watched)
             ]  # fmt: skip
     return []
 

@@ -35,6 +35,7 @@ ADVICE: Mapping[str, str] = {
     "worker-died": "any end of a process",
     "rank-did-not-run": "any code that depends on the rank",
     "deadline-exceeded": "any place at which ranks wait",
+    "watched-otherwise": "the condition is removed, whatever it is",
     "counter-of-keras": "the counter is one of Keras, and stays wrong",
     "condition": "which value decides depends on the program",
     "examples-left-out": "the selection is removed, whatever it is",

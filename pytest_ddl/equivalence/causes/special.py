@@ -140,6 +140,7 @@ SPECIAL: Mapping[str, Fix] = {
         dataset = dataset.with_options(options)
         """,
     ),
+    "watched-otherwise": Fix(Hint.WATCH_ALIKE()),
     # Concurrent closures of a coordinator.
     "lost-by-closures": Fix(
         "Use the optimizer, or assign_add or assign_sub of a tf.Variable; never assign(v + x) in several closures. The "

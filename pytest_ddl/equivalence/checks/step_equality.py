@@ -137,7 +137,7 @@ def _structure(reference: TrainingRecord, distributed: TrainingRecord) -> list[F
             if left.index != right.index and not (distributed.errors or reference.errors):
                 message = f"{right.name} is watched in another order than on one device"
                 observed, expected = (f"{v.name} at place {v.index + 1}" for v in (right, left))
-                fix = Hint.WATCH_ALIKE()
+                fix = SPECIAL["watched-otherwise"]
                 return [
                     Finding(CHECK, message, variable=right.name, observed=observed, expected=expected, step=0, fix=fix)
                 ]
