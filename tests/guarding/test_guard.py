@@ -22,6 +22,7 @@ MODELS = [
 ]  # fmt: skip
 
 
+@pytest.mark.nightly(each_commit=("normalized", "of_tf_keras", "embedded-mirrored", "tracked-mirrored"))
 @pytest.mark.parametrize("strategy", [MIRRORED, WORKERS])
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 def test_right_programs_raise_no_alarm(make: Any, strategy: str, in_rank: InRank) -> None:
@@ -43,6 +44,7 @@ def test_data_that_repeats_itself_raises_no_alarm(data: Any, in_rank: InRank) ->
     assert in_rank(WORKERS, partial(programs.train, data=data)) == [[], []]
 
 
+@pytest.mark.nightly(each_commit=("multi_worker_mirrored", "mirrored-moves_a_weight"))
 @pytest.mark.parametrize(
     ("planted", "make", "cause", "variable"),
     [
