@@ -8,7 +8,7 @@ import site
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -60,10 +60,7 @@ class Harness:
         runners: int = 1,
         root: Path | None = None,
     ) -> None:
-        """Prepare a harness, which starts nothing.
-
-        :param runner: number of this process among the ``runners`` processes of pytest that share the machine.
-        """
+        """Prepare a harness. Of ``runners`` processes of pytest that share the machine, this is number ``runner``."""
         self.settings = settings
         self.registry = registry
         self._launchers = launchers
@@ -430,10 +427,13 @@ def _keras_environ(keras: str | None) -> dict[str, str]:
     return {} if keras is None else {"TF_USE_LEGACY_KERAS": "1" if keras == "tf_keras" else "0"}
 
 
-def built_in_launchers(settings: Settings, *, shared: bool = False) -> dict[str, MakeLauncher]:
+def built_in_launchers(
+    settings: Settings, *, shared: bool = False, also: Sequence[str] = ()
+) -> dict[str, MakeLauncher]:
     """Return the functions that start the launchers of this package, by name.
 
     :param shared: ``True`` in a worker of pytest-xdist, whose launchers share their folder with those of other workers.
+    :param also: modules that test files name. A zygote imports them, so that not each rank does.
     """
 
     def local(environ: dict[str, str], folder: Path, address: str | None) -> Launcher:
@@ -445,6 +445,6 @@ def built_in_launchers(settings: Settings, *, shared: bool = False) -> dict[str,
 
             source = WarmZygotes()
         isolated = settings["network"] == "isolated"
-        return LocalLauncher(environ, folder, address, isolated=isolated, shared=shared, warm=source)
+        return LocalLauncher(environ, folder, address, isolated=isolated, shared=shared, warm=source, also=also)
 
     return {"local": local}

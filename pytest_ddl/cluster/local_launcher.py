@@ -94,6 +94,7 @@ class LocalLauncher(OneMachine):
         isolated: bool = False,
         shared: bool = False,
         warm: ZygoteSource | None = None,
+        also: Sequence[str] = (),
     ) -> None:
         """Start a zygote, or connect to the one at ``address``.
 
@@ -104,6 +105,7 @@ class LocalLauncher(OneMachine):
         :param shared: start the zygote in a folder of its own inside ``folder``, because other launchers use
             ``folder`` too.
         :param warm: where to get a zygote without starting one, if it has one that fits.
+        :param also: modules that a started zygote imports, besides those that every worker needs.
         """
         self.ledger = Ledger(folder, {"cpu": CPU_SLOTS_PER_CORE * max(int(usable_cores()), 2)})
         self._buffer = b""
@@ -122,6 +124,7 @@ class LocalLauncher(OneMachine):
         """Reasons why workers could not be forked, by the number of their request."""
         self._process: ZygoteProcess | None = None
         self._warm = warm
+        self._also = also
         self._next_id = 0
         if address is None:
             self._start(environ, folder, isolated, shared)
@@ -161,7 +164,7 @@ class LocalLauncher(OneMachine):
         command = [sys.executable, *safe_path, "-c", _BOOTSTRAP.format(places=places)]
         command += ["--owner-fd", str(theirs.fileno()), *(["--isolated"] if isolated else [])]
         return subprocess.Popen(
-            [*command, "--socket", self.address, "--preload", *PRELOAD],
+            [*command, "--socket", self.address, "--preload", *self._also, *PRELOAD],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self._log,

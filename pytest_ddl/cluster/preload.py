@@ -21,14 +21,9 @@ PRELOAD = (
     "pytest_ddl.cluster.rank_session",
     "pytest_ddl.training.execute",
     "pytest_ddl.training.observers.registry",
-    "pytest_ddl.comparisons",
-    "pytest_ddl.session",
     "pytest_ddl.cluster.state.process_state",
 )
-"""Modules that a worker imports before it serves requests. ``process_state`` remembers those before it.
-
-``comparisons`` and ``session`` are what test files and conftest files name. Each rank would spend 0.2 s on them.
-"""
+"""Modules that a worker imports before it serves requests. ``process_state`` remembers those before it."""
 
 
 def import_all(names: Sequence[str]) -> str:
