@@ -12,6 +12,7 @@ from pytest_ddl.equivalence.checks.parameter_server import schedules_itself
 from pytest_ddl.equivalence.checks.registry import CHECKS, ROLES, Check, select
 from pytest_ddl.equivalence.evidence.calls import without_repeats
 from pytest_ddl.equivalence.evidence.comparison import Comparison
+from pytest_ddl.equivalence.evidence.coverage import replicas_consume_equal_examples
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
 from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
@@ -36,6 +37,11 @@ from pytest_ddl.records import TrainingRecord
 _NO_STEPS = (
     "steps ran concurrently: the weights of this run depend on their order. Check PS compares whether all updates "
     "arrived, and the numbers of a run with one step at a time"
+)
+
+_ALIKE = (
+    "all replicas consumed equal examples in every step: what one replica computes is right for all, so that a "
+    "gradient, loss or metric of only one replica does not show; use data whose examples differ"
 )
 
 
@@ -264,6 +270,8 @@ def _notes(
     notes = list(dict.fromkeys((*repeated, *(note for rank in distributed.ranks for note in rank.notes))))
     if is_asynchronous(distributed) and not distributed.errors:
         notes.append(Note(NoteKind.HOW, _NO_STEPS))
+    if replicas_consume_equal_examples(distributed) and not found:
+        notes.append(Note(NoteKind.NOT_COMPARED, _ALIKE))
     hidden = len(found) - len(roots)
     if hidden and roots:
         text = f"{hidden} further difference(s) follow from the above and are not listed"
