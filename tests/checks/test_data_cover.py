@@ -13,9 +13,17 @@ from pytest_ddl.equivalence.checks.batch import check_batch
 from pytest_ddl.equivalence.checks.data_cover import check_data_cover
 from pytest_ddl.equivalence.evidence.calls import data_calls
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.coverage import Order, contents_are_known, contents_by_step, coverage
+from pytest_ddl.equivalence.evidence.coverage import (
+    Order,
+    contents_are_known,
+    contents_by_step,
+    coverage,
+    replicas_consume_equal_examples,
+)
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
+from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import BatchRecord, RankRecord, StepRecord, TrainingRecord
 
 Steps = list[list[list[int]]]
@@ -113,6 +121,16 @@ def test_the_same_batch_on_every_replica_is_named() -> None:
     result = check_data_cover(Comparison(reference, distributed, Tolerance(reference)))
     assert result.findings[0].cause == "examples-duplicated"
     assert "all replicas consume the same examples" in result.findings[0].message
+
+
+def test_equal_examples_on_all_replicas_are_noted_and_show_less() -> None:
+    """Dummy data does not tell the gradient of one replica from that of all."""
+    reference = consumed(one([7, 7, 7, 7], [7, 7, 7, 7]), "contents")
+    alike = consumed([[[7, 7], [7, 7]], [[7, 7], [7, 7]]], "contents")
+    different = consumed([[[7, 7], [7, 7]], [[7, 7], [7, 8]]], "contents")
+    assert NoteKind.NOT_COMPARED in [note.kind for note in judge(reference, alike, checks=["DATA-COVER"]).notes]
+    assert replicas_consume_equal_examples(alike)
+    assert not any(map(replicas_consume_equal_examples, (reference, different, consumed(WHOLE))))
 
 
 def test_nothing_observed_is_not_a_pass() -> None:

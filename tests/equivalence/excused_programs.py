@@ -33,6 +33,7 @@ def _train(
     rate: float = 0.05,
     momentum: float = 0.0,
     limit: float | None = None,
+    limit_of_each: float | None = None,
     penalty: float = 0.0,
 ) -> None:
     """Train in a loop.
@@ -42,6 +43,7 @@ def _train(
     :param factor: factor on the loss under the strategy only.
     :param momentum: momentum of the optimizer under the strategy only.
     :param limit: limit to which the optimizer cuts the gradient.
+    :param limit_of_each: limit to which the optimizer cuts the gradient of each variable.
     :param penalty: size of a term that every replica adds in whole.
     """
     generator = np.random.default_rng(0)
@@ -50,7 +52,7 @@ def _train(
     with run.strategy.scope():
         model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(4), *layers, keras.layers.Dense(1)])
         own = momentum if run.num_replicas > 1 else 0.5 * bool(momentum)
-        optimizer = keras.optimizers.SGD(rate, momentum=own, global_clipnorm=limit)
+        optimizer = keras.optimizers.SGD(rate, momentum=own, global_clipnorm=limit, clipnorm=limit_of_each)
         optimizer.build(model.trainable_variables)
         state = tf.Variable(1.0, trainable=False, name="state", aggregation=aggregation)
     run.watch(model=model, optimizer=optimizer, variables=[state] if change else [])
@@ -128,6 +130,11 @@ def doubled_on_purpose(run: Any) -> None:
 
 def clips_on_each_replica(run: Any) -> None:
     _train(run, exact=True, limit=0.5)
+
+
+def clips_each_variable_on_each_replica(run: Any) -> None:
+    """Both replicas cut the gradient of a bias to the limit. If its signs differ, the bias does not move."""
+    _train(run, exact=True, limit_of_each=0.3)
 
 
 def twice_the_rate_with_momentum(run: Any) -> None:

@@ -81,6 +81,14 @@ def test_steps_after_declared_clipping_are_compared_from_equal_weights():
 
 @pytest.mark.nightly
 @pytest.mark.slow
+def test_parts_that_are_clipped_and_cancel_are_recomputed():
+    expect = {"gradient-clipped-before-aggregation": "on purpose"}
+    report = check_training(programs.clips_each_variable_on_each_replica, "mirrored", expect=expect, **GIVEN)
+    assert report.passed, str(report)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_a_declared_rate_excuses_the_momentum_that_follows_from_it():
     expect = {"learning-rate-differs": "the rate grows with the batch"}
     report = check_training(programs.twice_the_rate_with_momentum, "mirrored", expect=expect, **GIVEN)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_ddl.bench.launching.records import BenchSpec
 from tests.planted_performance import programs
 
 TWO_WORKERS = "multi_worker_mirrored[workers=2,replicas=1]"
@@ -20,6 +21,7 @@ class Planted:
     variant: str = TWO_WORKERS
     batch: int = 64
     """Examples on each replica."""
+    steps_per_block: int = BenchSpec.steps_per_block
 
     @property
     def name(self) -> str:
@@ -33,7 +35,7 @@ PLANTED = (
     Planted(programs.tiny_batch, ("small-batch",), batch=2),
     Planted(programs.many_small_reductions, ("one-reduction-each",), batch=32),
     Planted(programs.tiny_packs, ("pack-options",), batch=32),
-    Planted(programs.eager, ("eager-step",), "mirrored[replicas=2]", batch=32),
+    Planted(programs.eager, ("eager-step",), "mirrored[replicas=2]", batch=32, steps_per_block=5),
     Planted(programs.retraces, ("retracing",), batch=32),
     Planted(programs.host_call, ("host-calls",)),
     Planted(programs.reads_weights, ("loop-body",)),

@@ -31,7 +31,7 @@ def evaluate(entry: Planted, *, confirmed: bool = False) -> Outcome:
     """Ask for advice, and compare the first piece with what was planted."""
     begun = time.monotonic()
     harness = process_harness()
-    bench = BenchSpec(batch_per_replica=entry.batch, timeout=400)
+    bench = BenchSpec(batch_per_replica=entry.batch, steps_per_block=entry.steps_per_block, timeout=400)
     collector = Collector(harness, entry.program, entry.variant, bench)
     evidence = collector.first()
     decision = decide(evidence, collector.answer)

@@ -237,6 +237,18 @@ def _is_one_batch_for_all(reference: TrainingRecord, distributed: TrainingRecord
     return True
 
 
+def replicas_consume_equal_examples(record: TrainingRecord) -> bool:
+    """Return whether all replicas consume equal contents in every step, so that one of them stands for all."""
+    for step in range(1, record.num_steps + 1):
+        batches: dict[int, Examples] = {}
+        for batch in record.batches(step):
+            batches.setdefault(batch.replica, Counter()).update(batch.fingerprints or ())
+        first = next(iter(batches.values()), Counter[int | str]())
+        if len(batches) < 2 or not first or any(batch != first for batch in batches.values()):
+            return False
+    return record.num_steps > 0
+
+
 def _sums(observed: list[tuple[Examples, Examples]]) -> tuple[Examples, Examples]:
     ours, theirs = Counter[int | str](), Counter[int | str]()
     for left, right in observed:

@@ -73,7 +73,9 @@ def of_other_optimizers(
     another momentum, leave no difference of gradients.
     """
     first = next((finding for finding in declared if roles.have(finding, Role.UPDATES)), None)
-    ours, theirs = ([_fixed(one) for one in record.ranks[0].optimizers] for record in (reference, distributed))
+    ours, theirs = (
+        [_fixed(one) for rank in record.ranks[:1] for one in rank.optimizers] for record in (reference, distributed)
+    )
     if first is not None and ours != theirs:
         yield Doubt(
             first.check,

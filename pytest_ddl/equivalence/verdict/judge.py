@@ -13,6 +13,7 @@ from pytest_ddl.equivalence.checks.registry import CHECKS, ROLES, Check, select
 from pytest_ddl.equivalence.evidence.arithmetic import made_apart, not_deterministic
 from pytest_ddl.equivalence.evidence.calls import without_repeats
 from pytest_ddl.equivalence.evidence.comparison import Comparison
+from pytest_ddl.equivalence.evidence.coverage import replicas_consume_equal_examples
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
 from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
@@ -37,6 +38,11 @@ from pytest_ddl.records import TrainingRecord
 _NO_STEPS = (
     "steps ran concurrently: the weights of this run depend on their order. Check PS compares whether all updates "
     "arrived, and the numbers of a run with one step at a time"
+)
+
+_ALIKE = (
+    "all replicas consumed equal examples in every step: what one replica computes is right for all, so that a "
+    "gradient, loss or metric of only one replica does not show; use data whose examples differ"
 )
 
 
@@ -270,6 +276,8 @@ def _notes(
     if why:
         text = f"not deterministic on this GPU, so copies may differ by the rounding that a bound allows: {why}"
         notes.append(Note(NoteKind.HOW, text))
+    if replicas_consume_equal_examples(distributed) and not found:
+        notes.append(Note(NoteKind.NOT_COMPARED, _ALIKE))
     hidden = len(found) - len(roots)
     if hidden and roots:
         text = f"{hidden} further difference(s) follow from the above and are not listed"
