@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.checks.repeats import Draws, by_place, of_operations, shifts
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
-from pytest_ddl.equivalence.evidence.repeats import Draws, by_place, of_operations, shifts
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.records import DrawRecord, RankRecord, TrainingRecord
 from pytest_ddl.training.neutral import RANDOM

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.checks.repeats import Draws, by_place, of_operations, same_seeds, shifts
 from pytest_ddl.equivalence.checks.resumed_draws import crosses, repeats_over_interruptions
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import executions, is_asynchronous, sizes
-from pytest_ddl.equivalence.evidence.repeats import Draws, by_place, of_operations, same_seeds, shifts
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, no_steps, not_applicable, passed
 from pytest_ddl.records import DrawRecord, TrainingRecord
