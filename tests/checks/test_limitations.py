@@ -29,6 +29,11 @@ SEEN = {
         [USER, KERAS, "/venv/site-packages/tensorflow/python/distribute/input_lib.py"],
         "without the coordinator",
     ),
+    "fit of workers, called by ddl_fit": (
+        "Attempt to convert a value (PerReplica:{0: 1.0}) with an unsupported type to a Tensor.",
+        [KERAS],  # the plugin calls fit, and its frames are not shown
+        "hands a per-replica value",
+    ),
     "fit under DTensor": (
         "<frozen runpy>:198:1: error: 'tf.IteratorGetNext' op ComputeLayoutForward error: Could not find `tf._elem",
         [USER, KERAS, TF],

@@ -240,9 +240,12 @@ def known_limitation(error: ErrorRecord, optimizers: Iterable[OptimizerRecord] =
 
 
 def is_of_keras_loop(frames: str) -> bool:
-    """Return whether the last frame of a traceback outside of the frameworks calls fit, evaluate or predict."""
+    """Return whether the last frame of a traceback outside of the frameworks calls fit, evaluate or predict.
+
+    Without such a frame, the plugin itself called fit, for ``ddl_fit``: a training function of a user is always one.
+    """
     outside = [source for file, source in _FRAME.findall(frames) if not _FRAMEWORK.search(file)]
-    return bool(outside) and _CALLS_KERAS.search(outside[-1]) is not None
+    return not outside or _CALLS_KERAS.search(outside[-1]) is not None
 
 
 def is_of_symbolic_build(error: ErrorRecord) -> bool:
