@@ -203,8 +203,8 @@ def _comparer(config: pytest.Config, harness: Harness) -> tuple[Comparer, Sequen
 def report_expected_ends(item: pytest.Item, report: pytest.TestReport, comparisons: int) -> None:
     """Report a test as an expected failure if its comparisons do not let it count as passed.
 
-    This is so if one of them met a known behavior of a framework, or if all of them ended in a crash that ``expect=``
-    declares, so that nothing was compared. The body of the test ran to its end.
+    This is so if one of them met a known behavior of a framework. It is also so if all of them ended in a crash that
+    ``expect=`` declares: then nothing was compared. The body of the test ran to its end.
     """
     known = item.stash.get(_KNOWN, [])
     ends = item.stash.get(_EXPECTED_ENDS, [])

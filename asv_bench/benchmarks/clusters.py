@@ -39,7 +39,7 @@ def harness_over(launcher: str) -> Harness:
 
 @contextmanager
 def lease(harness: Harness, variant: str) -> Iterator[ClusterHandle]:
-    """A fresh cluster of a variant, connected by a first all-reduce where it has several ranks."""
+    """A fresh cluster of a variant. If it has several ranks, a first all-reduce has connected them."""
     spec = harness.registry.parse_variant(variant)
     with harness.cluster(spec, DdlMark(timeout=TIMEOUT), fresh=True) as cluster:
         yield ClusterHandle(cluster, time.monotonic() + TIMEOUT)

@@ -51,7 +51,7 @@ _TOOL = "install the NVIDIA driver's tools, or give the container the capability
 
 
 def judged(gpu: Mapping[str, str]) -> Iterator[DoctorFinding]:
-    """Judge one GPU by what the driver says. A property that it does not tell is ``[N/A]``, and is no problem."""
+    """Judge one GPU by what the driver says. A property that the GPU lacks is ``[N/A]``, and is no problem."""
     name = f"GPU {gpu['index']} ({gpu['name']})"
     wrong = False
     free, total, used = (_number(gpu[key]) for key in ("memory.free", "memory.total", "utilization.gpu"))

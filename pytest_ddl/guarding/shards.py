@@ -1,8 +1,8 @@
 """Find examples that several replicas consume in one step, by hashes of the examples.
 
-Equal examples alone are no mistake: data may repeat itself, and a small dataset that is repeated gives each batch the
-same examples. So replicas count as fed with the same examples only if their batches are mostly equal in one step,
-while the batches of one replica in two steps in a row have nothing in common.
+Equal examples are not always a mistake. Data may repeat itself, and a small dataset that is repeated gives each batch
+the same examples. So two conditions must hold: the batches of two replicas are mostly equal in one step, and the
+batches of one replica in two steps in a row have nothing in common.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def check_data_cover(comparison: Comparison) -> CheckResult:
 
 
 def _readers_of_whole_data(found: Coverage, distributed: TrainingRecord) -> int:
-    """Return the number of workers if examples repeat as they must where each reads all of the data; else 0.
+    """Return the number of workers if each reads all of the data, and examples repeat as they then must; else 0.
 
     No worker then repeats an example in a pass over the data, and no example is new.
     """

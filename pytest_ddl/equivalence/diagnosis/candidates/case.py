@@ -214,7 +214,7 @@ class Case(Comparison):
 
     @cached_property
     def same_examples(self) -> bool | None:
-        """Whether the replicas consumed the examples of one device in this step; ``None`` if not observed."""
+        """True if the replicas consumed the examples of one device in this step; ``None`` if not observed."""
         ours, theirs = (_examples(record, self.step) for record in (self.reference, self.distributed))
         return None if ours is None or theirs is None else ours == theirs
 
