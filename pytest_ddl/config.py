@@ -136,6 +136,14 @@ OPTIONS: tuple[Option, ...] = (
         "Kind of device for the replicas; auto uses GPUs if there are any",
         choices=("auto", "cpu", "gpu", "tpu"),
     ),
+    Option(
+        "gpu-memory",
+        0.0,
+        "Memory that a process may take of a GPU that it shares. By default, a quarter of what the memory of the GPUs\n"
+        "is for each worker of pytest-xdist",
+        "MB",
+        parse=parse_megabytes,
+    ),
     Option("timeout", 120.0, "Deadline of one test on all its ranks, in seconds", "SECONDS", parse=parse_seconds),
     Option("keras", "keras", "Package that provides tf.keras in the workers", choices=("keras", "tf_keras")),
     Option(

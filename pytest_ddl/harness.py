@@ -23,7 +23,7 @@ from pytest_ddl.strategies.base import Machine, StrategyDefinition
 from pytest_ddl.strategies.machine import (
     MISSING_TENSORFLOW,
     count_devices,
-    gpu_processes,
+    gpu_share,
     look_around,
     tensorflow_version,
 )
@@ -164,9 +164,8 @@ class Harness:
         from pytest_ddl.cluster.pool import Pool
 
         # The pool also runs the probe that finds the GPUs, so their number is asked for later.
-        return Pool(
-            self.make_launcher, self.worker_environ, gpu_processes=lambda: gpu_processes(self.machine, self._runners)
-        )
+        limit = self.settings["gpu-memory"]
+        return Pool(self.make_launcher, self.worker_environ, lambda: gpu_share(self.machine, self._runners, limit))
 
     def make_launcher(self) -> Launcher:
         """Start the launcher that ``--ddl-launcher`` names. It imports TensorFlow in the background."""

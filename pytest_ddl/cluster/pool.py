@@ -16,6 +16,7 @@ from pytest_ddl.cluster.launcher import Launcher
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.resources import ResourcesBusyError, Slots
 from pytest_ddl.strategies.base import StrategyDefinition, topology_of
+from pytest_ddl.strategies.machine import GPU_MEMORY, GpuShare
 from pytest_ddl.strategies.spec import StrategySpec
 
 MAX_WARM_PROCESSES = 12
@@ -63,19 +64,18 @@ class Pool:
         self,
         make_launcher: Callable[[], Launcher],
         make_environ: Callable[[], Mapping[str, str]],
-        *,
-        gpu_processes: Callable[[], int],
+        gpu_share: Callable[[], GpuShare],
     ) -> None:
         """Prepare an empty pool.
 
-        :param gpu_processes: returns how many processes of this pool may use GPUs at once, idle ones included. It is
-            called before GPUs are acquired, and tells the ledger how many there are.
+        :param gpu_share: returns what this pool may take of the GPUs. It is called before GPUs are acquired, and tells
+            the ledger how many there are.
         """
         self._make_launcher = make_launcher
         self._launcher: Launcher | None = None
         self._replaced = 0
         self._make_environ = make_environ
-        self._gpu_processes = gpu_processes
+        self._gpu_share = gpu_share
         self._warm: OrderedDict[tuple[str, str, bool], _Warm] = OrderedDict()
 
     @property
@@ -168,6 +168,8 @@ class Pool:
             numbers = {kind: slots.numbers for kind, slots in gpus.items()}
             visible = {} if several else {"CUDA_VISIBLE_DEVICES": ",".join(_device_ids(numbers["gpu"], environment))}
             environment.update(launcher.gpu_environ(topology, numbers) if several else visible)
+            if not exclusive and not several:
+                environment[GPU_MEMORY] = str(self._gpu_share().memory_mb)
         try:
             cluster = Cluster.start(
                 spec,
@@ -185,7 +187,7 @@ class Pool:
 
     def _make_room_on_gpus(self, processes: int, kinds: Iterable[str]) -> None:
         """End idle clusters on GPUs, the oldest first, while there are too many or another process waits for a GPU."""
-        most = self._gpu_processes()
+        most = self._gpu_share().processes
         awaited = any(map(self.launcher.ledger.is_awaited, kinds))
         idle = [(key, warm) for key, warm in self._warm.items() if warm.holds_gpus]
         held = sum(len(warm.cluster.processes) for _key, warm in idle)

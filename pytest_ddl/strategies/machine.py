@@ -9,9 +9,11 @@ import ctypes
 import glob
 import importlib.metadata
 import importlib.util
+import math
 import os
 import sys
 from collections.abc import Callable
+from typing import NamedTuple
 
 from pytest_ddl.installing import install_line
 from pytest_ddl.strategies.base import Machine
@@ -33,6 +35,10 @@ VIRTUAL_GPU_MEMORY_MB = 1024
 """Memory in MB of each virtual GPU if one physical GPU is split. It suffices for cuDNN's workspace of a small model."""
 GPU_PROCESS_MB = 2560
 """Memory in MB of a process that uses a GPU: two virtual GPUs, and 0.5 GB for the context and the libraries of CUDA."""
+FULL_CLUSTERS = 4
+"""Clusters of one process of pytest that may be full at the same time. Idle ones hold little more than a context."""
+GPU_MEMORY = "_PYTEST_DDL_GPU_MEMORY"
+"""Environment variable between the pool and a rank: most memory in MB that a rank may take of a GPU that it shares."""
 _UNKNOWN_GPU_MB = 15_000
 """Memory in MB of a GPU that does not tell it: that of the smallest GPU that clouds lend for training (T4)."""
 
@@ -91,10 +97,27 @@ def look_around(probe: Callable[[], tuple[int, int, int]]) -> Machine:
     )
 
 
-def gpu_processes(machine: Machine, runners: int) -> int:
-    """Return how many processes may use the GPUs of this machine at once, for each of several processes of pytest."""
-    on_each = (machine.gpu_memory_mb or _UNKNOWN_GPU_MB) // GPU_PROCESS_MB
-    return max(1, machine.gpus * on_each // runners)
+class GpuShare(NamedTuple):
+    """What each of several processes of pytest may take of the GPUs of a machine."""
+
+    processes: int
+    """Number of ranks on GPUs at once, idle ones included."""
+    memory_mb: int
+    """Most memory in MB that one rank may take of one GPU."""
+
+
+def gpu_share(machine: Machine, runners: int, limit: float = 0.0) -> GpuShare:
+    """Divide the GPUs of a machine between several processes of pytest.
+
+    A rank that asks for more memory fails by itself. Without a limit it takes what all others need: on a GPU of 141 GB,
+    one process took 130, and 350 tests of others failed.
+
+    :param limit: most memory in MB that a rank may take; 0 for a part of what each process of pytest has.
+    """
+    memory = machine.gpu_memory_mb or _UNKNOWN_GPU_MB
+    each = memory // math.ceil(runners / max(1, machine.gpus))
+    processes = machine.gpus * (memory // GPU_PROCESS_MB) // runners
+    return GpuShare(max(1, processes), int(limit) or max(VIRTUAL_GPU_MEMORY_MB, each // FULL_CLUSTERS))
 
 
 def count_devices() -> tuple[int, int, int]:
@@ -136,7 +159,8 @@ def make_logical_devices(device: str, count: int, *, process: int = 0, processes
 
     Each device is a physical GPU if there are enough of them. Otherwise each device is a virtual GPU on the first
     physical GPU, so that all replicas are equal. If there are enough physical GPUs for all processes, each process
-    takes its own. On several hosts, a process sees only its own ones.
+    takes its own. On several hosts, a process sees only its own ones. The pool limits the memory that this process
+    takes of each GPU, by an environment variable.
 
     :param process: number of this process, from 0.
     :param processes: number of processes that need as many devices each.
@@ -149,11 +173,25 @@ def make_logical_devices(device: str, count: int, *, process: int = 0, processes
         tf.config.set_visible_devices([], "GPU")
         return split_device(kind, count, None)
     physical = tf.config.list_physical_devices(kind)
+    limit = int(os.environ.get(GPU_MEMORY, 0))
     if len(physical) < count:
-        return split_device(kind, count, VIRTUAL_GPU_MEMORY_MB)
+        return split_device(kind, count, max(limit // count, VIRTUAL_GPU_MEMORY_MB))
     first = process * count if len(physical) >= processes * count else 0
-    tf.config.set_visible_devices(physical[first : first + count], kind)
+    own = physical[first : first + count]
+    tf.config.set_visible_devices(own, kind)
+    for gpu in own if limit else ():
+        tf.config.set_logical_device_configuration(gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit)])
     return [f"{kind}:{index}" for index in range(count)]
+
+
+def server_memory_fraction() -> float:
+    """Return which part of its GPU's memory a server of TensorFlow may take; 0, TensorFlow's default, without a limit.
+
+    A server makes its devices by itself, and does not read how the devices of its process are split.
+    """
+    limit = int(os.environ.get(GPU_MEMORY, 0))
+    memory = _gpu_memory_mb(1) if limit else 0
+    return min(1.0, limit / memory) if memory else 0.0
 
 
 def split_device(kind: str, count: int, memory_mb: int | None) -> list[str]:

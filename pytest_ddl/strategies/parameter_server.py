@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_ddl.strategies.adapter import coordinator_of
 from pytest_ddl.strategies.base import StrategyDefinition
-from pytest_ddl.strategies.machine import make_logical_devices
+from pytest_ddl.strategies.machine import make_logical_devices, server_memory_fraction
 from pytest_ddl.strategies.spec import BuildContext, Capabilities, StrategySpec, Task, Topology
 
 PLACEMENTS = ("shared", "separate")
@@ -124,6 +124,7 @@ def _start_server(cluster: Any, task: Task, workers: int) -> Any:
     # Every closure occupies an inter-op thread, and the servers of one process share these threads. If there are too
     # few, the servers wait for each other for ever (TensorFlow's tutorial, "In-process cluster").
     config.inter_op_parallelism_threads = max(os.cpu_count() or 1, workers + 2)
+    config.gpu_options.per_process_gpu_memory_fraction = server_memory_fraction()
     server = tf.distribute.Server(
         cluster, job_name=task.type, task_index=task.index, config=config, protocol="grpc", start=True
     )

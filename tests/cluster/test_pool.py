@@ -13,6 +13,7 @@ import pytest
 from pytest_ddl.cluster import pool as module
 from pytest_ddl.cluster.pool import Pool
 from pytest_ddl.cluster.resources import Ledger, ResourcesBusyError
+from pytest_ddl.strategies.machine import GPU_MEMORY, GpuShare
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
@@ -68,7 +69,7 @@ def make_pool(tmp_path: Path) -> Callable[..., tuple[Pool, Lease]]:
         def launcher() -> Any:
             return make(ledger=ledger, ended="", poll=lambda: None, close=lambda: None)
 
-        pool = Pool(launcher, lambda: environ or {}, gpu_processes=lambda: gpu_processes)
+        pool = Pool(launcher, lambda: environ or {}, lambda: GpuShare(gpu_processes, 4096))
 
         def lease(text: str = "mirrored", device: str = "cpu", **rest: Any) -> Any:
             spec = registry.parse_variant(text)
@@ -244,11 +245,11 @@ def test_gpus_are_counted_before_a_cluster_starts_there(started: list[FakeCluste
     """The fixture's ledger knows no GPU before the pool asks how many processes may use them."""
     pool, lease = make_pool(gpus=0)
 
-    def found() -> int:
+    def found() -> GpuShare:
         pool.launcher.ledger.capacity["gpu"] = 1
-        return 8
+        return GpuShare(8, 4096)
 
-    pool._gpu_processes = found
+    pool._gpu_share = found
     with lease("one_device", "gpu") as cluster:
         assert cluster.environ["CUDA_VISIBLE_DEVICES"] == "0"
 
@@ -256,10 +257,11 @@ def test_gpus_are_counted_before_a_cluster_starts_there(started: list[FakeCluste
 def test_a_measurement_has_its_gpus_for_itself(started: list[FakeCluster], make_pool: Any, tmp_path: Path) -> None:
     _pool, lease = make_pool(gpus=2)
     with lease("one_device", "gpu") as idle:
-        pass
+        assert idle.environ[GPU_MEMORY] == "4096"
     other = Ledger(tmp_path, {"gpu": 2})
-    with lease("mirrored", "gpu", fresh=True, exclusive=True):
+    with lease("mirrored", "gpu", fresh=True, exclusive=True) as alone:
         assert idle.closed
+        assert GPU_MEMORY not in alone.environ
         with pytest.raises(ResourcesBusyError):
             other.acquire("gpu", 1, 0.0, shared=True)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.strategies.machine import make_logical_devices
+from pytest_ddl.strategies.base import Machine
+from pytest_ddl.strategies.machine import GPU_MEMORY, GpuShare, gpu_share, make_logical_devices
 
 
 class FakeConfig:
@@ -18,6 +19,7 @@ class FakeConfig:
         self.gpus = [f"physical {number}" for number in range(gpus)]
         self.visible: list[str] = []
         self.slices = 0
+        self.limits: list[int] = []
         self.LogicalDeviceConfiguration = SimpleNamespace
 
     def list_physical_devices(self, kind: str) -> list[str]:
@@ -28,8 +30,9 @@ class FakeConfig:
         self.visible = devices
 
     def set_logical_device_configuration(self, device: str, slices: list[Any]) -> None:
-        assert [device] == self.visible
+        assert device in self.visible
         self.slices = len(slices)
+        self.limits += [one.memory_limit for one in slices]
 
 
 @pytest.mark.parametrize(
@@ -60,3 +63,34 @@ def test_too_few_gpus_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
     assert make_logical_devices("gpu", 3) == ["GPU:0", "GPU:1", "GPU:2"]
     assert (config.visible, config.slices) == (["physical 0"], 3)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "count", "limits"), [(2, 1, [6000]), (2, 2, [6000, 6000]), (1, 2, [3000, 3000]), (1, 8, [1024] * 8)]
+)
+def test_a_process_that_shares_gpus_has_a_limit(
+    gpus: int, count: int, limits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = FakeConfig(gpus)
+    monkeypatch.setitem(sys.modules, "tensorflow", SimpleNamespace(config=config))
+    monkeypatch.setenv(GPU_MEMORY, "6000")
+    make_logical_devices("gpu", count)
+    assert config.limits == limits
+
+
+@pytest.mark.parametrize(
+    ("gpus", "memory", "runners", "share"),
+    [
+        (1, 143_000, 8, GpuShare(6, 4468)),
+        (1, 143_000, 1, GpuShare(55, 35_750)),
+        # Each process of pytest has a GPU.
+        (8, 80_000, 8, GpuShare(31, 20_000)),
+        (2, 80_000, 4, GpuShare(15, 10_000)),
+        # A small GPU, and one whose memory nobody knows.
+        (1, 8_000, 8, GpuShare(1, 1024)),
+        (1, 0, 1, GpuShare(5, 3750)),
+    ],
+)
+def test_gpus_are_divided_between_processes_of_pytest(gpus: int, memory: int, runners: int, share: GpuShare) -> None:
+    assert gpu_share(Machine(gpus=gpus, gpu_memory_mb=memory), runners) == share
+    assert gpu_share(Machine(gpus=gpus, gpu_memory_mb=memory), runners, 9000.0) == share._replace(memory_mb=9000)
