@@ -16,15 +16,23 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 """Old versions warn about what newer packages changed, which is not what a test here is about."""
 
 
-def packed():
-    """Return a packed variable with the values 3 and 5, of two devices that are not their host."""
+def devices_of(strategy):
+    """Return the devices of the last two replicas, by the names that a program uses."""
+    import tensorflow as tf
+
+    devices = [tf.DeviceSpec.from_string(name) for name in strategy.extended.worker_devices]
+    return [f"{device.device_type}:{device.device_index}" for device in devices[-2:]]
+
+
+def packed(strategy):
+    """Return a packed variable with the values 3 and 5, of two devices of one kind that are not their host."""
     import tensorflow as tf
 
     # Private, because no public function makes one out of a TPU (seen in TensorFlow 2.16 to 2.21).
     from tensorflow.python.distribute.packed_distributed_variable import PackedDistributedVariable
 
     parts = []
-    for device, value in (("CPU:1", 3.0), ("CPU:2", 5.0)):
+    for device, value in zip(devices_of(strategy), (3.0, 5.0), strict=True):
         with tf.device(device):
             parts.append(tf.Variable(value))
     return PackedDistributedVariable(parts)
@@ -36,8 +44,8 @@ def packed():
 def test_40_a_packed_variable_is_read_from_its_host(ddl_strategy):
     import tensorflow as tf
 
-    variable = packed()
-    with tf.device("CPU:2"):
+    variable = packed(ddl_strategy)
+    with tf.device(devices_of(ddl_strategy)[1]):
         assert float(variable.value()) == 5
     with tf.device("CPU:0"):
         assert float(variable.get_var_on_current_device()) == 3, "that of the first device"
@@ -49,8 +57,8 @@ def test_40_a_packed_variable_is_read_from_its_host(ddl_strategy):
 def test_40b_a_packed_variable_is_read_without_a_copy(ddl_strategy):
     import tensorflow as tf
 
-    with tf.device("CPU:2"):
-        assert float(packed().read_value_no_copy()) == 5
+    with tf.device(devices_of(ddl_strategy)[1]):
+        assert float(packed(ddl_strategy).read_value_no_copy()) == 5
 
 
 @pytest.mark.ddl_regression("42")
