@@ -210,7 +210,9 @@ def test_an_initializer_of_keras_with_a_seed(ddl_strategy):
 
     with ddl_strategy.scope():
         made = tf.Variable(initial, shape=[7, 2], dtype=tf.float32)
-    np.testing.assert_array_equal(made.numpy(), initial().numpy())
+    # Servers make it on the CPU, and a GPU rounds the logarithm of a normal number in another way.
+    with tf.device("CPU:0"):
+        np.testing.assert_array_equal(made.numpy(), initial().numpy())
 
 
 def on_whole(kind, rows, values):
