@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from pytest_ddl.harness import Harness, built_in_launchers
 from pytest_ddl.hosts.transports.registry import built_in_transports
 from pytest_ddl.items.selection import CONTROLLER_FIXTURES, SPEC_FIXTURE, label, parse_mark, select
 from pytest_ddl.messages import no_such_argument
+from pytest_ddl.strategies.machine import GPU_GROWTH
 from pytest_ddl.strategies.registry import StrategyDefinitionError, StrategyRegistry, UnknownStrategyError
 from pytest_ddl.terminal import KEYWORD
 
@@ -56,7 +58,15 @@ def harness_of(config: pytest.Config) -> Harness:
             root=config.rootpath,
         )
         config.stash[HARNESS] = harness
+        take_gpu_memory_as_needed(config)
     return harness
+
+
+def take_gpu_memory_as_needed(config: Any) -> None:
+    """Let TensorFlow in this process, where a test's body may compute, leave the memory of the GPUs to the ranks."""
+    if config.stash[SETTINGS]["device"] != "cpu" and GPU_GROWTH not in os.environ:
+        os.environ[GPU_GROWTH] = "true"
+        config.add_cleanup(lambda: os.environ.pop(GPU_GROWTH, None))
 
 
 def fail_collection(node: Any, problem: object) -> NoReturn:

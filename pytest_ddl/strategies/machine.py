@@ -37,6 +37,8 @@ GPU_PROCESS_MB = 2560
 """Memory in MB of a process that uses a GPU: two virtual GPUs, and 0.5 GB for the context and the libraries of CUDA."""
 FULL_CLUSTERS = 4
 """Clusters of one process of pytest that may be full at the same time. Idle ones hold little more than a context."""
+GPU_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+"""Environment variable of TensorFlow, which by default takes all memory of a GPU at its first operation there."""
 GPU_MEMORY = "_PYTEST_DDL_GPU_MEMORY"
 """Environment variable between the pool and a rank: most memory in MB that a rank may take of a GPU that it shares."""
 _UNKNOWN_GPU_MB = 15_000
@@ -109,8 +111,7 @@ class GpuShare(NamedTuple):
 def gpu_share(machine: Machine, runners: int, limit: float = 0.0) -> GpuShare:
     """Divide the GPUs of a machine between several processes of pytest.
 
-    A rank that asks for more memory fails by itself. Without a limit it takes what all others need: on a GPU of 141 GB,
-    one process took 130, and 350 tests of others failed.
+    A rank that asks for more memory fails by itself. Without a limit it takes what all others need.
 
     :param limit: most memory in MB that a rank may take; 0 for a part of what each process of pytest has.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +14,10 @@ import pytest
 from pytest_ddl.cluster import pool as module
 from pytest_ddl.cluster.pool import Pool
 from pytest_ddl.cluster.resources import Ledger, ResourcesBusyError
-from pytest_ddl.strategies.machine import GPU_MEMORY, GpuShare
+from pytest_ddl.config import SETTINGS
+from pytest_ddl.session import take_gpu_memory_as_needed
+from pytest_ddl.strategies.machine import GPU_GROWTH, GPU_MEMORY, GpuShare
 from pytest_ddl.strategies.registry import StrategyRegistry
-
-GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 
 class FakeCluster:
@@ -280,17 +281,35 @@ def test_idle_clusters_make_way_for_a_measurement_of_another_process(
 
 
 @pytest.mark.parametrize(
-    ("device", "given", "found"), [("gpu", {}, "true"), ("gpu", {GROWTH: "false"}, "false"), ("cpu", {}, None)]
+    ("device", "given", "found"), [("gpu", {}, "true"), ("gpu", {GPU_GROWTH: "false"}, "false"), ("cpu", {}, None)]
 )
 def test_a_rank_takes_only_as_much_memory_of_a_gpu_as_it_needs(
     started: list[FakeCluster], make_pool: Any, device: str, given: dict[str, str], found: str | None
 ) -> None:
     _pool, lease = make_pool(gpus=1, environ=given)
     with lease("one_device", device) as cluster:
-        assert cluster.environ.get(GROWTH) == found
+        assert cluster.environ.get(GPU_GROWTH) == found
 
 
 def test_gpus_are_those_that_the_user_allows(started: list[FakeCluster], make_pool: Any) -> None:
     _pool, lease = make_pool(gpus=2, environ={"CUDA_VISIBLE_DEVICES": "5, 7"})
     with lease("mirrored", "gpu") as cluster:
         assert cluster.environ["CUDA_VISIBLE_DEVICES"] == "5,7"
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "inside"), [("auto", None, "true"), ("gpu", "false", "false"), ("cpu", None, None)]
+)
+def test_the_pytest_process_leaves_memory_of_gpus_to_the_ranks(
+    device: str, given: str | None, inside: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The body of a test with ``ddl_cluster`` runs there, and TensorFlow would take all memory at its first tensor."""
+    monkeypatch.setenv(GPU_GROWTH, given or "")
+    if given is None:
+        monkeypatch.delenv(GPU_GROWTH)
+    ends: list[Callable[[], object]] = []
+    take_gpu_memory_as_needed(SimpleNamespace(stash={SETTINGS: {"device": device}}, add_cleanup=ends.append))
+    assert os.environ.get(GPU_GROWTH) == inside
+    for end in ends:
+        end()
+    assert os.environ.get(GPU_GROWTH) == given
