@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.faults.verdict import RecoveryVerdict
+from suites.installed import version_of
 from suites.subject import KERAS, KERAS_3
 
 if sys.version_info >= (3, 11):
@@ -145,32 +145,15 @@ def _of_catalogue(name: str, file: Path) -> dict[str, Any]:
     return {"causes": behavior.causes, "reason": behavior.title, "link": behavior.link, **behavior.versions}
 
 
-_DISTRIBUTIONS = {
-    "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
-    "keras": ("keras", "keras-nightly"),
-    "tf_keras": ("tf_keras", "tf_keras-nightly"),
-}
-"""Package that is imported -> names under which it is installed."""
-
-
 @cache
 def installed() -> Mapping[str, str]:
     """Return the installed versions of TensorFlow, Keras and tf_keras, without importing TensorFlow."""
-    return {name: _version(name) for name in ("tensorflow", *KERAS)}
+    return {name: version_of(name) or "0" for name in ("tensorflow", *KERAS)}
 
 
 def versions_of(subject: str) -> Mapping[str, str]:
     """Return the installed versions of TensorFlow and of the package of Keras that is tested."""
     return {name: installed()[name] for name in ("tensorflow", subject)}
-
-
-def _version(name: str) -> str:
-    for package in _DISTRIBUTIONS[name]:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            continue
-    return "0"
 
 
 @cache

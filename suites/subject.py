@@ -121,12 +121,10 @@ def reduction_in_a_loop() -> str:
     return "sum_over_batch_size" if name() == KERAS_3 else "sum"
 
 
-def set_mask(tensor: Any, mask: Any) -> None:
-    """Tell a loss which rows of a prediction count, as layers with masks do."""
-    if name() == KERAS_3:
-        importlib.import_module("keras.src.backend").set_keras_mask(tensor, mask)
-    else:
-        tensor._keras_mask = mask
+def with_mask(tensor: Any, mask: Any) -> Any:
+    """Return a tensor that tells a loss which of its rows count, as the output of a layer with a mask does."""
+    layers = importlib.import_module(name()).layers
+    return layers.Lambda(lambda values: values, mask=lambda *_: mask, dtype=tensor.dtype.name)(tensor)
 
 
 def reset(layer: Any) -> None:

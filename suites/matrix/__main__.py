@@ -14,6 +14,7 @@ from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, OK, USAGE, WRONG, inte
 from suites import tiers
 from suites.matrix import numbers, page, results
 from suites.matrix.cells import chosen, plan
+from suites.matrix.merging import merged
 from suites.matrix.running import DEADLINES, Settings, result_of, run
 
 STATUSES = """\
@@ -49,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     add("--pytest", nargs=1, action="extend", default=[], metavar="ARGUMENT", help="further argument for pytest")
     _add_folder(runs)
     pages = commands.add_parser("page", help="write the page from the results")
+    pages.add_argument("--add", action="store_true", help="keep the cells of the page that have no result here")
     pages.add_argument("--before", type=Path, metavar="FOLDER", help="older results, to show what changed")
     pages.add_argument("--render", action="store_true", help=f"read no results: write it from {numbers.FILE.name}")
     _add_folder(pages)
@@ -119,7 +121,8 @@ def _page(options: argparse.Namespace) -> int:
         if not found:
             raise ValueError(f"{options.folder / 'results'} has no results")
         before = options.before or options.folder / "before"
-        numbers.write(numbers.numbers(found, results.read(before), plan().cells))
+        made = numbers.numbers(found, results.read(before), plan().cells)
+        numbers.write(merged(numbers.read(), made, plan().cells) if options.add else made)
     page.PAGE.write_text(page.page(numbers.read()), encoding="utf-8")
     _say(page.badge(numbers.read()))
     return OK

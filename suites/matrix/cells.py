@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ else:
 FILE = Path(__file__).with_name("cells.toml")
 SUBJECTS = ("keras", "tf_keras")
 NEWEST = "newest"
+NIGHTLY = "nightly"
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,9 @@ class Cell:
     """One pair of versions."""
 
     tensorflow: str
+    """A version, or ``nightly``: the newest build of the development version, with that of Keras."""
     keras: str
-    """A version, or ``newest``: the one that an installer chooses for this TensorFlow."""
+    """A version, ``newest``: the one that an installer chooses for this TensorFlow, or ``nightly``."""
     subject: str = SUBJECTS[0]
     """Package that is tested."""
     oldest: bool = False
@@ -43,19 +45,27 @@ class Cell:
         """Name of the environment, which cells with the same TensorFlow share."""
         return f"tf-{self.tensorflow}{'-oldest' if self.oldest else ''}"
 
+    @property
+    def nightly(self) -> bool:
+        """True if the versions are those of the day on which the environment is made."""
+        return self.tensorflow == NIGHTLY
+
     def __str__(self) -> str:
-        keras = f"tf_keras {self.tensorflow.rpartition('.')[0]}" if self.subject != SUBJECTS[0] else self._keras
+        series = self.tensorflow if self.nightly else self.tensorflow.rpartition(".")[0]
+        keras = f"tf_keras {series}" if self.subject != SUBJECTS[0] else f"Keras {self.keras}"
         return f"TF {self.tensorflow} + {keras}{', oldest dependencies' if self.oldest else ''}"
 
-    @property
-    def _keras(self) -> str:
-        return f"Keras {self.keras}"
+    def at(self, versions: Mapping[str, str]) -> Cell:
+        """Return the cell with the versions that ran in it, where it names none of its own."""
+        tensorflow = versions.get("tensorflow", self.tensorflow) if self.nightly else self.tensorflow
+        return replace(self, tensorflow=tensorflow, keras=versions.get("keras", self.keras))
 
     @property
-    def order(self) -> tuple[Version, bool, Version, bool]:
+    def order(self) -> tuple[bool, Version, bool, Version, bool]:
         """Sort key: by TensorFlow, then by Keras, tf_keras last."""
-        keras = Version("0" if self.keras == NEWEST else self.keras)
-        return Version(self.tensorflow), self.subject != SUBJECTS[0], keras, not self.oldest
+        keras = Version("0" if self.keras in (NEWEST, NIGHTLY) else self.keras)
+        tensorflow = Version("0" if self.nightly else self.tensorflow)
+        return self.nightly, tensorflow, self.subject != SUBJECTS[0], keras, not self.oldest
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -94,7 +104,10 @@ def _cells(entry: dict[str, Any]) -> Iterable[Cell]:
     for tensorflow in entry["tensorflow"]:
         for keras in entry["keras"]:
             try:
-                Version(tensorflow), keras == NEWEST or Version(keras)
+                if NIGHTLY not in (tensorflow, keras):
+                    Version(tensorflow), keras == NEWEST or Version(keras)
+                elif tensorflow != keras:
+                    raise ValueError(f"{FILE.name}: {entry}: TensorFlow and Keras are both {NIGHTLY}, or none is")
             except (InvalidVersion, TypeError):
                 raise ValueError(f"{FILE.name}: {entry}: {tensorflow!r} and {keras!r} must be versions") from None
             yield Cell(tensorflow, keras, subject, bool(entry.get("oldest", False)))
@@ -106,10 +119,10 @@ def plan() -> Plan:
 
 
 def newest() -> dict[str, str]:
-    """Return the newest versions of TensorFlow, Keras and tf_keras in the file."""
+    """Return the newest released versions of TensorFlow, Keras and tf_keras in the file."""
     cells = plan().cells
-    keras = (cell.keras for cell in cells if cell.keras != NEWEST)
-    tensorflow = max((cell.tensorflow for cell in cells), key=Version)
+    keras = (cell.keras for cell in cells if cell.keras not in (NEWEST, NIGHTLY))
+    tensorflow = max((cell.tensorflow for cell in cells if not cell.nightly), key=Version)
     return {"tensorflow": tensorflow, "keras": max(keras, key=Version), "tf_keras": tensorflow}
 
 

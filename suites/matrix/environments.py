@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from suites.matrix.cells import NEWEST, Cell
+from suites.installed import DISTRIBUTIONS
+from suites.matrix.cells import NEWEST, NIGHTLY, Cell
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,23 +31,29 @@ else:
 ROOT = Path(__file__).parents[2]
 LONGEST = 1800.0
 """Most seconds for one call of the installer. TensorFlow is large."""
+_IMPORTED = {
+    name.replace("-", "_"): package for package, names in DISTRIBUTIONS.items() for name in names if name != package
+}
+"""Name under which a package is installed -> package that is imported."""
 _PROBE = """
 import json, sys
 from importlib.metadata import distributions, entry_points
-found = {}
+found, imported = {}, json.loads(sys.argv[1])
 for one in distributions():
-    found.setdefault(one.metadata["Name"].lower().replace("-", "_"), one)
+    name = one.metadata["Name"].lower().replace("-", "_")
+    found.setdefault(imported.get(name, name), one)
 print(json.dumps({
     "python": "%d.%d.%d" % sys.version_info[:3],
     "versions": {name: one.version for name, one in found.items()},
-    "requires": {name: found[name].requires or [] for name in ("tensorflow", "tensorflow_cpu", "keras", "tf_keras")
-                 if name in found},
+    "requires": {name: found[name].requires or [] for name in ("tensorflow", "keras", "tf_keras") if name in found},
     "pythons": {name: one.metadata["Requires-Python"] or "" for name, one in found.items()
-                if name in ("tensorflow", "tensorflow_cpu", "keras", "tf_keras")},
+                if name in ("tensorflow", "keras", "tf_keras")},
     "plugin": any(one.name == "ddl" for one in entry_points(group="pytest11")),
 }))
 """
 """Program that runs in an environment and tells what is in it."""
+_NIGHTLY = ("tf-nightly", "keras-nightly", "tf_keras-nightly")
+"""Packages of the development versions. They have no releases, so installers take their newest builds."""
 
 
 class SetUpError(RuntimeError):
@@ -69,10 +77,11 @@ class Environment:
 
 def requirements(cell: Cell, tools: Sequence[str]) -> list[str]:
     """Return what is installed for a cell, without Keras: TensorFlow's own requirement brings a version of it."""
-    series = cell.tensorflow.rpartition(".")[0]
     own = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
     others = [oldest(text) for text in (*own, *tools)] if cell.oldest else [*own, *tools]
-    return [f"tensorflow=={cell.tensorflow}", f"tf_keras=={series}.*", *others]
+    if cell.nightly:
+        return [*_NIGHTLY, *others]
+    return [f"tensorflow=={cell.tensorflow}", f"tf_keras=={cell.tensorflow.rpartition('.')[0]}.*", *others]
 
 
 def oldest(text: str) -> str:
@@ -89,7 +98,8 @@ def forbidden(probe: Mapping[str, Any]) -> tuple[str, ...]:
             found.append(f"{name} {versions[name]} requires Python {wanted}")
     for name, texts in probe["requires"].items():
         for requirement in map(Requirement, texts):
-            here = versions.get(requirement.name.lower().replace("-", "_"))
+            package = requirement.name.lower().replace("-", "_")
+            here = versions.get(_IMPORTED.get(package, package))
             marker = requirement.marker
             if marker is not None and not marker.evaluate({"python_version": _minor(probe["python"]), "extra": ""}):
                 continue
@@ -118,14 +128,14 @@ def prepare(
     begin = time.monotonic()
     python = existing or _base(cell, folder / "environments" / cell.environment, tools)
     path: list[Path] = []
-    if cell.keras != NEWEST and _probe(python, [])["versions"].get("keras") != cell.keras:
+    if cell.keras not in (NEWEST, NIGHTLY) and _probe(python, [])["versions"].get("keras") != cell.keras:
         path.append(_overlay(cell.keras, folder / "keras" / cell.keras, keras))
     path.append(ROOT)
     probe = _probe(python, path)
     versions = {**probe["versions"], "python": probe["python"]}
-    here = versions.get("tensorflow") or versions.get("tensorflow_cpu"), versions.get("keras")
+    here = versions.get("tensorflow"), versions.get("keras")
     wanted = cell.tensorflow, here[1] if cell.keras == NEWEST else cell.keras
-    if here != wanted:
+    if not cell.nightly and here != wanted:
         raise SetUpError(f"{python} has TensorFlow and Keras {here}, not {wanted}")
     made = Environment(python, tuple(path), versions, probe["plugin"], forbidden(probe))
     return made, time.monotonic() - begin
@@ -133,13 +143,15 @@ def prepare(
 
 def _probe(python: Path, path: Sequence[Path]) -> dict[str, Any]:
     program = f"import sys; sys.path[:0] = {[str(folder) for folder in path]!r}\n{_PROBE}"
-    given: dict[str, Any] = json.loads(_call([str(python), "-I", "-W", "ignore", "-c", program]))
+    given: dict[str, Any] = json.loads(_call([str(python), "-I", "-W", "ignore", "-c", program, json.dumps(_IMPORTED)]))
     return given
 
 
 def _base(cell: Cell, folder: Path, tools: Sequence[str]) -> Path:
     python, done = folder / "bin" / "python", folder / "requirements.txt"
-    wanted = "\n".join(requirements(cell, tools)) + "\n"
+    # Builds of another day are other versions.
+    day = [f"# of {date.today()}"] if cell.nightly else []
+    wanted = "\n".join([*requirements(cell, tools), *day]) + "\n"
     if done.is_file() and done.read_text(encoding="utf-8") == wanted:
         return python
     shutil.rmtree(folder, ignore_errors=True)

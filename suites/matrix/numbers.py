@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from suites.coverage import LETTERS
+from suites.matrix import nightly
 from suites.matrix.cells import Cell
 from suites.matrix.environments import ROOT
 from suites.matrix.results import Outcome, Result
@@ -40,6 +41,7 @@ def numbers(results: Sequence[Result], before: Sequence[Result] = (), cells: Seq
         "failures": _failures([result for result in results if result.tests]),
         "compared": sorted({old.cell.id for old in before} & set(ran)),
         "changes": changes(before, results),
+        "nightly": nightly.compared(results),
     }
 
 
@@ -51,12 +53,16 @@ def _cell(cell: Cell, result: Result | None) -> Numbers:
         "keras": cell.keras,
         "subject": cell.subject,
         "oldest": cell.oldest,
+        "nightly": cell.nightly,
     }
     if result is None:
         return {**told, "outcome": "not run"}
+    ran = cell.at(result.versions)
     return {
         **told,
-        "keras": result.versions.get("keras", cell.keras),
+        "name": str(ran if cell.nightly else cell),
+        "tensorflow": ran.tensorflow,
+        "keras": ran.keras,
         "tier": result.tier,
         "outcome": result.outcome,
         "reason": result.reason,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,6 +11,7 @@ from packaging.version import Version
 
 from suites.coverage import LETTERS
 from suites.items import Item, items
+from suites.matrix import nightly
 from suites.matrix.cells import SUBJECTS
 from suites.matrix.environments import ROOT
 from suites.matrix.numbers import CODES, NOT_RUN, Numbers, codes_of
@@ -29,6 +30,10 @@ or runs nothing is an error, never a pass.
 ABOUT_FAILURES = """
 *Known* failures have an entry in `suites/expected_failures.toml`; the others have none yet. The versions are the first
 and the last ones with the failure, among the cells that ran.
+"""
+ABOUT_NIGHTLY = """
+What the newest builds of the development versions change. *New*: passes with the newest release, or has no entry.
+*Fixed*: a known failure of the newest release that does not happen here.
 """
 ABOUT_SUBJECTS = """
 Items that fail with one package, under the strategies of these letters, and pass with the other one. Compared:
@@ -51,6 +56,7 @@ def page(numbers: Numbers) -> str:
         "# Version matrix",
         f"**{badge(numbers)}**",
         INTRODUCTION,
+        *_nightly(numbers, names),
         "## Cells",
         _table(
             ("cell", "tier", "result", "tests", "time"),
@@ -76,10 +82,42 @@ def page(numbers: Numbers) -> str:
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
+def _nightly(numbers: Numbers, names: dict[str, str]) -> Iterable[str]:
+    """Yield the part about nightly builds, which maintainers look at first."""
+    if not numbers["nightly"]:
+        return
+    yield "## Nightly builds"
+    yield ABOUT_NIGHTLY
+    cells = {cell["id"]: cell for cell in numbers["cells"]}
+    for one in numbers["nightly"]:
+        cell = cells[one["cell"]]
+        beside = f", compared with {one['release']}" if one["release"] else ""
+        kinds = Counter(defect["kind"] for defect in one["defects"])
+        told = ", ".join(f"{kinds[kind]} {kind}" for kind in nightly.KINDS)
+        yield f"### {names[one['cell']]}"
+        yield f"{cell['tier']} tier{beside}: {_counted(cell)}. Defects: **{told}**."
+        rows = (
+            (
+                defect["kind"] if defect["known"] else f"**{defect['kind']}**",
+                f"`{defect['test'].removeprefix('suites/')}`",
+                defect["strategies"],
+                defect["number"],
+                defect["what"] if defect["known"] else _literal(defect["what"]),
+            )
+            for defect in one["defects"]
+            if defect["kind"] != nightly.STILL
+        )
+        yield _table(("defect", "test", "under", "tests", "what"), rows)
+
+
+def _counted(cell: Numbers) -> str:
+    return ", ".join(f"{cell['counts'][key]} {name}" for key, name in _COUNTS.items() if cell["counts"][key])
+
+
 def badge(numbers: Numbers) -> str:
     """Return one line about the newest cell that ran."""
     ran = [cell for cell in numbers["cells"] if cell.get("ran")]
-    plain = [cell for cell in ran if cell["name"] == f"TF {cell['tensorflow']} + Keras {cell['keras']}"]
+    plain = [cell for cell in ran if not cell["nightly"] and cell["subject"] == SUBJECTS[0] and not cell["oldest"]]
     if not plain:
         return "no cell was run"
     newest = max(plain, key=lambda cell: (Version(cell["tensorflow"]), Version(cell["keras"])))
@@ -103,9 +141,8 @@ def _worst(codes: dict[str, str], position: int) -> str:
 def _cell_row(cell: Numbers) -> Sequence[Any]:
     result = cell["outcome"] if cell["outcome"] == "pass" else f"**{cell['outcome']}**"
     told = f"{result}: {cell['reason']}" if cell["reason"] else result
-    tests = ", ".join(f"{cell['counts'][key]} {name}" for key, name in _COUNTS.items() if cell["counts"][key])
     spent = f"{cell['seconds']['run']:.0f}\u00a0s" if "run" in cell["seconds"] else ""
-    return cell["name"], cell["tier"], told, tests, spent
+    return cell["name"], cell["tier"], told, _counted(cell), spent
 
 
 def _with(cells: Sequence[Numbers]) -> list[str]:

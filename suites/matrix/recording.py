@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from hypothesis import Phase, settings
 
 from pytest_ddl.items.selection import SPEC_FIXTURE, label
 from pytest_ddl.session import harness_of
-from suites import coverage, known_failures
+from suites import coverage, expecting, known_failures
 
 TEST, STRATEGY, VARIANT = "matrix_test", "matrix_strategy", "matrix_variant"
 """Names of user properties: the id of a test without its strategy, the name of the strategy, and its variant."""
+DEFECT, FIXED = "matrix_defect", "matrix_fixed"
+"""Names of user properties: the known defect that a test must meet, and the sign that it did not meet it."""
 OPTION = "--matrix-results"
 KEPT = "--matrix-kept"
 PROFILE = "suite"
@@ -55,12 +57,41 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.user_properties.append((TEST, test))
         if variant:
             item.user_properties += [(STRATEGY, variant.partition("[")[0]), (VARIANT, variant)]
+        if defect := _defect(item):
+            item.user_properties.append((DEFECT, defect))
     path: Path | None = config.getoption(KEPT)
     if path is not None:
         kept = {tuple(pair) for pair in json.loads(path.read_text(encoding="utf-8"))}
         left_out = [item for item in items if _key(item) in kept]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if _key(item) not in kept]
+
+
+def _defect(item: pytest.Item) -> str:
+    """Return what the entry of a test says that is known to fail, or an empty text."""
+    entry = item.stash.get(expecting.KNOWN, None)
+    if entry is not None:
+        return f"{', '.join(entry.causes)}: {entry.explanation}"
+    mark = _strict(item)
+    return str(mark.kwargs["reason"]) if mark is not None else ""
+
+
+def _strict(item: pytest.Item) -> pytest.Mark | None:
+    marks = item.iter_markers("xfail")
+    return next((mark for mark in marks if mark.kwargs.get("strict") and not mark.args), None)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Say that a test which must meet a defect did not meet it."""
+    try:
+        result = yield
+    except expecting.NoLongerFailsError:
+        item.user_properties.append((FIXED, "yes"))
+        raise
+    if _strict(item) is not None:
+        item.user_properties.append((FIXED, "yes"))
+    return result
 
 
 def _key(item: pytest.Item) -> tuple[str, str]:
@@ -119,6 +150,8 @@ class _Writer:
             variant=given.get(VARIANT, ""),
             items=list(claims),
             outcome=outcome,
+            defect=given.get(DEFECT, ""),
+            fixed=outcome == "fail" and FIXED in given,
             reason="" if outcome == "pass" else reason_of(report),
             phase=report.when,
             seconds=round(report.duration, 3),

@@ -32,6 +32,10 @@ class Outcome:
     """Items that it covers, each with its strategy; the strategy is empty for none."""
     reason: str = ""
     seconds: float = 0.0
+    defect: str = ""
+    """What is known to fail, if the test has an entry for these versions."""
+    fixed: bool = False
+    """True if a test with such an entry did not meet the defect, and fails for that."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -51,11 +55,13 @@ class Outcome:
             "outcome": self.outcome,
             "reason": self.reason,
             "seconds": self.seconds,
+            "defect": self.defect,
+            "fixed": self.fixed,
         }
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Outcome:
-        names = ("test", "strategy", "variant", "outcome", "reason", "seconds")
+        names = ("test", "strategy", "variant", "outcome", "reason", "seconds", "defect", "fixed")
         items = tuple((text.partition(" ")[0], text.partition(" ")[2]) for text in given.get("items", ()))
         return cls(items=items, **{name: given[name] for name in names if name in given})
 

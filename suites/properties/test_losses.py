@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from suites.running import HOW, SIZES, components, each, padded, replicas_of, split, unpadded
-from suites.subject import reduction_in_a_loop, set_mask, value_of
+from suites.subject import reduction_in_a_loop, value_of, with_mask
 from suites.tables.losses import DERIVATIVES, OUTPUTS, REDUCTIONS, gradient, labels_for
 
 # Keras multiplies losses by float32(1 / replicas), which is exact for these numbers of replicas; another test has 3.
@@ -198,8 +198,7 @@ def test_masked_loss_is_that_of_the_examples_that_count(valid, how, ddl_strategy
     loss = made("MeanSquaredError", reduction=reduction)
 
     def masked(labels: Any, predicted: Any, mask: Any) -> Any:
-        set_mask(predicted, mask)
-        return loss(labels, predicted)
+        return loss(labels, with_mask(predicted, mask))
 
     linear = Linear(ddl_strategy)
     linear.loop(masked, split((inputs, labels, mask), [4, 4]), how)

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
+
+from suites.installed import DISTRIBUTIONS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,8 +21,6 @@ else:
 
 FILE = Path(__file__).with_name("regressions.toml")
 MARKER = "ddl_regression"
-PACKAGES = {"keras": ("keras",), "tensorflow": ("tensorflow", "tensorflow-cpu"), "tf_keras": ("tf_keras",)}
-"""Package -> names of the distributions that have it."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +123,10 @@ def _parsed(entry: Mapping[str, Any]) -> Regression:
     one = Regression(**given)
     if one.left_out and (one.signs or one.shown_by):
         raise ValueError("what is left out has no signs, and no property shows it")
-    if not one.left_out and (one.package not in PACKAGES or "bad" not in given):
-        raise ValueError(f"needs bad versions of a package, one of {', '.join(PACKAGES)}, or the reason as left_out")
+    if not one.left_out and (one.package not in DISTRIBUTIONS or "bad" not in given):
+        raise ValueError(
+            f"needs bad versions of a package, one of {', '.join(DISTRIBUTIONS)}, or the reason as left_out"
+        )
     if one.has_test and bool(one.signs) != bool(one.bad):
         raise ValueError("has signs if, and only if, there are bad versions")
     if not all(sign.error and sign.says for sign in one.signs):
@@ -139,20 +140,6 @@ def _parsed(entry: Mapping[str, Any]) -> Regression:
 def regressions() -> Mapping[str, Regression]:
     """Return all entries, by number."""
     return load(FILE.read_text(encoding="utf-8"))
-
-
-@cache
-def installed(package: str) -> str:
-    """Return the installed version of a package.
-
-    :raises PackageNotFoundError: if it is not installed.
-    """
-    for name in PACKAGES[package]:
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    raise PackageNotFoundError(package)
 
 
 def numbers_in(text: str) -> Sequence[str]:

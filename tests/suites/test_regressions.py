@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from suites.installed import DISTRIBUTIONS
 from suites.known_failures import FILE as FAILURES_FILE
 from suites.known_failures import load as load_failures
-from suites.regressions.table import FILE, PACKAGES, Sign, Versions, load, numbers_in, regressions
+from suites.regressions.table import FILE, Sign, Versions, load, numbers_in, regressions
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -55,7 +56,7 @@ def test_a_sign_is_a_class_and_a_message():
     [
         (ENTRY + ENTRY, "another entry has this number"),
         (ENTRY.replace("package =", "packages ="), "unexpected keyword argument 'packages'"),
-        (ENTRY.replace('"keras"', '"kera"'), "needs bad versions of a package, one of keras, tensorflow, tf_keras"),
+        (ENTRY.replace('"keras"', '"kera"'), "needs bad versions of a package, one of tensorflow, keras, tf_keras"),
         (ENTRY.replace("signs =", "# "), "has signs if, and only if"),
         (ENTRY.replace('"sum of"', '""'), "needs signs, with an error and what it says"),
         (ENTRY + "left_out = 'x'\n", "what is left out has no signs"),
@@ -88,7 +89,7 @@ def test_what_was_seen_agrees_with_the_versions(number):
         for version in versions:
             assert regression.is_in(version) == (color == "red"), version
     assert not regression.has_test or regression.seen
-    assert regression.package in PACKAGES or regression.left_out
+    assert regression.package in DISTRIBUTIONS or regression.left_out
 
 
 @pytest.mark.parametrize("number", [number for number, one in regressions().items() if one.shown_by])
@@ -112,7 +113,7 @@ from suites.regressions.conftest import pytest_collection_modifyitems, pytest_co
 
 conftest.FOLDER = Path(__file__).parent
 conftest.regressions = lambda: table.load({ENTRY!r})
-conftest.installed = lambda package: {{"keras": VERSION}}[package]
+conftest.version_of = lambda package: {{"keras": VERSION}}[package]
 """
 BODIES = """
 import pytest
