@@ -36,6 +36,7 @@ from pytest_ddl.faults.verdict import MEANINGS
 from pytest_ddl.hints import FrontEnd
 from pytest_ddl.hosts.transports.registry import BUILT_IN as TRANSPORTS
 from pytest_ddl.strategies.registry import StrategyRegistry
+from suites.live_defects import live
 
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<table>.*?)(<!-- end -->)", re.DOTALL)
 
@@ -142,6 +143,24 @@ def known_table() -> str:
         workaround = FrontEnd.TEST.render(entry.workaround)
         rows.append((_code(entry.id), entry.title + "." + link, causes, where, versions, workaround))
     return _table(("id", "what the framework does", "found as", "strategies", "versions", "what you can do"), rows)
+
+
+def defects_table() -> str:
+    """Return the table of live defects of TensorFlow and Keras, the most harmful first."""
+    rows = []
+    for defect in live():
+        program = defect.program
+        shown = (
+            f"[{program.path.name}](../suites/repros/{program.path.name})"
+            if program is not None
+            else _code(defect.entries[0].known)
+        )
+        links = ", ".join(f"<{link}>" for link in defect.links)
+        text = program.path.with_suffix(".md") if program is not None else None
+        report = f"[to report](../suites/repros/{text.name})" if text is not None and text.is_file() else ""
+        strategies = ", ".join(map(_code, defect.strategies)) or "all"
+        rows.append((defect.harm.value, defect.title, ", ".join(defect.versions), strategies, shown, links or report))
+    return _table(("harm", "defect", "versions", "strategies", "program", "report"), rows)
 
 
 def metrics_table() -> str:
@@ -293,6 +312,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "causes": causes_table,
     "limitations": limitations_table,
     "known": known_table,
+    "defects": defects_table,
     "faults": faults_table,
     "verdicts": verdicts_table,
     "faults-options": partial(command_help, "faults"),
