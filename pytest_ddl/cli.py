@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from pytest_ddl.bench.outcome import FAILED, USAGE
 
@@ -23,8 +23,8 @@ class Command:
     name: str
     summary: str
     module: str
-    passes_on: bool = False
-    """True if the command passes on options that it does not know, as ``options.rest``."""
+    passes_on: Literal["nothing", "unknown", "rest"] = "nothing"
+    """What the command passes on as ``options.rest``: options that it does not know and all after ``--``, or these only."""
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -32,18 +32,19 @@ COMMANDS: tuple[Command, ...] = (
         "check",
         "Compare a training function under every strategy with one device, without a test file.",
         "pytest_ddl.commands.check",
-        passes_on=True,
+        passes_on="unknown",
     ),
     Command(
         "faults",
         "Kill a training function at any point, start it again, and say what was lost.",
         "pytest_ddl.commands.faults",
-        passes_on=True,
+        passes_on="unknown",
     ),
     Command(
         "try",
         "Run an unmodified training script under each strategy, and compare it with one device.",
         "pytest_ddl.commands.try_script",
+        passes_on="rest",
     ),
     Command("doctor", "Say whether this machine can run distributed TensorFlow tests.", "pytest_ddl.commands.doctor"),
     Command("gate", "Check whether HEAD is slower than BASE, for example in CI.", "pytest_ddl.commands.gate"),
@@ -64,7 +65,7 @@ COMMANDS: tuple[Command, ...] = (
         "experiment",
         "Say how to run the studies beside published results.",
         "pytest_ddl.commands.experiment",
-        passes_on=True,
+        passes_on="unknown",
     ),
     Command("advise", "Say which strategy to use, what limits it and what to change.", "pytest_ddl.commands.advise"),
 )
@@ -120,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--version", action=_ShowVersions, help="show the versions of pytest-ddl and of what it runs with, and exit"
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    passes_on = False
+    passes_on = "nothing"
     for command in COMMANDS:
         sub = subparsers.add_parser(command.name, help=command.summary, description=command.summary)
         if given[:1] == [command.name]:
@@ -133,11 +134,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sub.set_defaults(main=module.main)
             passes_on = command.passes_on
     options = argparse.Namespace()
-    _, rest = parser.parse_known_args(given, options)
-    if passes_on:
-        options.rest = rest
-    elif rest:
-        subparsers.choices[given[0]].error(f"unrecognized arguments: {' '.join(rest)}")
+    end = given.index("--") if "--" in given else len(given)
+    _, unknown = parser.parse_known_args(given[:end], options)
+    options.rest = [*unknown, *given[end + 1 :]]
+    refused = {"unknown": [], "rest": unknown, "nothing": [*unknown, *given[end:]]}[passes_on]
+    if refused:
+        subparsers.choices[given[0]].error(f"unrecognized arguments: {' '.join(refused)}")
     status: int = options.main(options)
     return status
 

@@ -17,7 +17,7 @@ from pytest_ddl.trying.legacy import imports_keras, keras_2_name
 from pytest_ddl.trying.source import Script, ScriptError
 
 EPILOG = """\
-Options of pytest, for example -n 2, go into the environment variable PYTEST_ADDOPTS.
+Options of pytest come last, after --, for example -- -n 2 --ddl-warm.
 
 exit status:
   0    no difference was found under the strategies that could be compared
@@ -26,9 +26,11 @@ exit status:
   4    the file cannot be read, or a strategy does not exist
 
 example:
-  pytest-ddl try train.py --strategy=mirrored --steps=4 --args="--learning_rate=0.1"
+  pytest-ddl try train.py --strategy=mirrored --steps=4 --args="--learning_rate=0.1" -- --ddl-report=pages
 """
 STRATEGIES = "mirrored,multi_worker_mirrored,central_storage"
+_TIMEOUT = 300.0
+"""Seconds for a comparison. Scripts that were not written as tests make large models and much data."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data", type=Path, action="append", default=[], metavar="PATH",
         help="file or folder that the script reads from its working directory; repeatable",
     )  # fmt: skip
-    parser.add_argument("--timeout", type=seconds_argument, metavar="SECONDS", help="deadline of each comparison")
+    parser.add_argument(
+        "--timeout", type=seconds_argument, default=_TIMEOUT, metavar="SECONDS",
+        help=f"deadline of each comparison (default: {_TIMEOUT:.0f})",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, metavar="N", help="seed of every run (default: always the same)")
     parser.add_argument("--strict", action="store_true", help="fail on approximations too")
     parser.add_argument(
@@ -88,7 +93,8 @@ def main(options: argparse.Namespace) -> int:
         "arguments": given_options(options, ("timeout", "seed", "strict")),
     }
     command = [sys.executable, "-m", "pytest", "-p", "pytest_ddl.trying.plugin", f"--ddl-try={json.dumps(plan)}"]
-    command += [f"--ddl-strategy={options.strategy}", "-rs", source.file]
+    command += [f"--ddl-strategy={options.strategy}", "-rs"]
     command += [] if keras is None else [f"--ddl-keras={keras}"]
+    command += [*options.rest, source.file]
     sys.stdout.flush()
     return os.execv(sys.executable, command)

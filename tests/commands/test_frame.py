@@ -101,6 +101,25 @@ def test_a_wrong_option_is_one_line_that_names_the_command(name: str, capsys: py
     assert told.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["try", "check"])
+def test_what_follows_two_dashes_goes_to_pytest(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("def train(run): pass\n")
+    started: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda _python, command: started.append(command) or 0)
+    target = str(tmp_path / "train.py") + ("" if name == "try" else ":train")
+    assert main([name, target, "--steps=2", "--", "-n", "2", "--junitxml=x"]) == 0
+    (command,) = started
+    given = command.index("-n")
+    assert command[given : given + 3] == ["-n", "2", "--junitxml=x"]
+    assert "--" not in command
+
+
+def test_a_command_without_pytest_takes_nothing_after_two_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["doctor", "--", "-n", "2"])
+    assert "unrecognized arguments: -- -n 2" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("error", "status", "words"),
     [
