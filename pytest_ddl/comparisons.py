@@ -11,6 +11,7 @@ from pytest_ddl.equivalence.runs.question import SEED
 from pytest_ddl.items.selection import label
 from pytest_ddl.messages import no_such_argument
 from pytest_ddl.terminal import EXPECTED_END, KNOWN_BEHAVIOR, TOLERATED, begin_with_cause, status_line
+from pytest_ddl.training.compiled import STEPS_OF_FIT, CompiledTraining
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -75,11 +76,12 @@ class FitEquivalence:
         self._compare = compare
 
     def __call__(
-        self, build: Callable[[], Any], data: Any, *, steps: int | None = 8, **arguments: Any
+        self, build: Callable[[], Any], data: Any = None, *, steps: int | None = STEPS_OF_FIT, **arguments: Any
     ) -> Report | FaultReport:
         """Compare ``fit`` under the strategy of the test with one device, and return the report.
 
-        :param build: function that returns a compiled model. It is called in the scope of the strategy.
+        :param build: function that returns a compiled model, or without ``data`` the model and its data. It is called
+            in the scope of the strategy.
         :param data: ``x``, ``(x, y)``, ``(x, y, sample_weight)``, a ``tf.data.Dataset``, a dict with arguments of
             ``fit``, or a function that returns one of these.
         :param steps: number of steps to compare; ``None`` for all.
@@ -89,8 +91,6 @@ class FitEquivalence:
         :raises TypeError: for an argument that neither of them has.
         """
         __tracebackhide__ = True
-        from pytest_ddl.training.compiled import CompiledTraining
-
         comparing = [name for name in signature(Equivalence.__call__).parameters if name not in ("self", "train")]
         for name in arguments:
             if name not in (*_OF_FIT, *comparing):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from pytest_ddl.checking.injecting import FAULTS, inject_into, show_recoveries
 from pytest_ddl.config import front_end_of
 from pytest_ddl.messages import did_you_mean
+from pytest_ddl.training.compiled import STEPS_OF_FIT, CompiledTraining
 
 _PLAN = pytest.StashKey[dict[str, Any]]()
 """``file``, ``function`` and the ``arguments`` of the comparison."""
@@ -84,18 +86,28 @@ def _items(module: CheckedModule, name: str, test: Callable[..., None]) -> Itera
         yield item
 
 
-def _test_of(train: Any, plan: dict[str, Any]) -> Callable[..., None]:
+def _test_of(function: Any, plan: dict[str, Any]) -> Callable[..., None]:
     injected = plan.get("injected")
+    train, arguments = _training_of(function, plan["arguments"])
 
     def test(ddl_equivalence: Any, request: pytest.FixtureRequest) -> None:
         __tracebackhide__ = True
         if injected is None:
-            ddl_equivalence(train, **plan["arguments"])
+            ddl_equivalence(train, **arguments)
         else:
-            recovery = inject_into(ddl_equivalence, train, plan["arguments"], injected)
+            recovery = inject_into(ddl_equivalence, train, arguments, injected)
             request.node.user_properties.append((FAULTS, str(recovery)))
 
     return test
+
+
+def _training_of(function: Any, arguments: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the training function and its arguments. A function without parameters returns a model and its data."""
+    if signature(function).parameters:
+        return function, arguments
+    size = arguments.get("global_batch_size")
+    of_fit = {"shuffle": False, **({} if size is None else {"batch_size": size})}
+    return CompiledTraining(function, None, of_fit), {"steps": STEPS_OF_FIT, **arguments}
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

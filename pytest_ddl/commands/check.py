@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.allow_abbrev = False
     parser.add_argument(
-        "target", metavar="MODULE:FUNCTION", help="the training function, train(run); or path/to/file.py:function"
+        "target", metavar="MODULE:FUNCTION", 
+        help="the training function, train(run), or a function without parameters that returns a compiled Keras model "
+        "and its data; or path/to/file.py:function",
     )
     add_strategy(
         parser,

@@ -42,6 +42,19 @@ PROGRAM = """
     SETTING = 3
 """
 
+KERAS = """
+import keras, numpy as np
+
+def fit():
+    x = np.random.default_rng(0).normal(size=(96, 4)).astype("float32")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model, (x, x[:, :1])
+
+def fit_nothing():
+    return fit()[0]
+"""
+
 
 @pytest.fixture(scope="module")
 def project(new_project: Callable[..., Any]) -> Any:
@@ -119,6 +132,16 @@ def test_check_is_a_test_of_the_function(project: Any) -> None:
     assert "train.py::right[mirrored] PASSED" in result.stdout
     assert "train.py::right[tpu] SKIPPED" in result.stdout
     assert "warning" not in result.stdout
+
+
+@pytest.mark.slow
+def test_a_function_that_returns_a_model_and_its_data_is_compared(project: Any) -> None:
+    project.write("of_keras.py", KERAS)
+    options = ["--strategy=mirrored", "--global-batch-size=12", "-v"]
+    for name, status in (("fit", 0), ("fit_nothing", 1)):
+        result = call(project.folder, "check", f"of_keras.py:{name}", *options)
+        assert result.returncode == status, result.stdout
+    assert "fit_nothing() must return a compiled Keras model and its data" in result.stdout
 
 
 @pytest.mark.nightly

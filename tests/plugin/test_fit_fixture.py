@@ -63,6 +63,13 @@ RIGHT = """
     def test_arrays_and_a_split(ddl_fit):
         assert ddl_fit(build, (x, y), batch_size=12, validation_split=0.25).passed
 
+    def build_and_data():
+        return build(), {"x": x, "y": y, "batch_size": 12}
+
+    def test_one_function(ddl_fit):
+        report = ddl_fit(build_and_data, epochs=3)
+        assert report.passed and report.distributed.num_steps == 8
+
     def test_tf_keras(ddl_fit):
         assert ddl_fit(of_tf_keras, data, batch_size=12).passed
 """
@@ -90,6 +97,9 @@ WRONG = """
     def test_no_compile(ddl_fit):
         ddl_fit(build_without_compile, data, batch_size=12)
 
+    def test_no_data(ddl_fit):
+        ddl_fit(build)
+
     def test_a_typing_mistake(ddl_fit):
         ddl_fit(build, data, batchsize=12)
 
@@ -108,15 +118,16 @@ def run(pytester: pytest.Pytester, tests: str) -> pytest.RunResult:
 
 
 def test_right_projects_pass(pytester: pytest.Pytester) -> None:
-    run(pytester, RIGHT).assert_outcomes(passed=5)
+    run(pytester, RIGHT).assert_outcomes(passed=6)
 
 
 def test_mistakes_are_found_and_named(pytester: pytest.Pytester) -> None:
     result = run(pytester, WRONG)
-    result.assert_outcomes(failed=5)
+    result.assert_outcomes(failed=6)
     for line in (
         "*DivergenceError: gradient-scaled-by-replica-count: *",
         "*build_without_compile() must return a compiled Keras model, but it returned a Sequential without*",
+        "*build() must return a compiled Keras model and its data: `return model, (x, y)`*",
         "*ddl_fit() has no argument 'batchsize' (did you mean 'batch_size'?)*",
         "*data must be x, (x, y) or (x, y, sample_weight), and not 4 values*",
         "*the test asked for ddl_fit and never called it, so nothing was compared*",
