@@ -5,7 +5,7 @@ It must be possible to import this module with only the standard library.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import sys
 import sysconfig
@@ -40,6 +40,24 @@ def import_all(names: Sequence[str]) -> str:
         except Exception as error:
             return f"importing {name} failed: {type(error).__name__}: {error}{_shadowing(names)}"
     return ""
+
+
+def choose_keras() -> None:
+    """Let ``from tensorflow.keras import ...`` import the package that the environment of a forked worker names.
+
+    TensorFlow has chosen it for the environment of the zygote, when the zygote imported TensorFlow. ``tf.keras`` itself
+    is chosen at its first use.
+    """
+    tensorflow, spec = sys.modules.get("tensorflow"), importlib.util.find_spec("tf_keras")
+    if tensorflow is None or spec is None or spec.origin is None:
+        return
+    folder = os.path.join(os.path.dirname(spec.origin), "api", "_v2")
+    path, wanted = tensorflow.__path__, os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
+    if (folder in path) == wanted:
+        return
+    tensorflow.__path__ = [folder, *path] if wanted else [entry for entry in path if entry != folder]
+    for name in [name for name in sys.modules if f"{name}.".startswith("tensorflow.keras.")]:
+        del sys.modules[name]
 
 
 def _shadowing(names: Sequence[str]) -> str:

@@ -39,7 +39,7 @@ from typing import Any, NoReturn
 
 from pytest_ddl.cluster import session_folder, strays
 from pytest_ddl.cluster.obstacles import cannot_start
-from pytest_ddl.cluster.preload import import_all
+from pytest_ddl.cluster.preload import choose_keras, import_all
 
 NUM_WORKER_FDS = 4
 _PR_SET_PDEATHSIG = 1
@@ -214,6 +214,7 @@ class Zygote:
         sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
         os.environ.clear()
         os.environ.update(request["environ"])
+        choose_keras()
         tempfile.tempdir = None  # makes tempfile use the worker's environment instead of the zygote's
         # All workers inherit the same state of the generators. Equal random numbers on all ranks would hide bugs.
         random.seed()
