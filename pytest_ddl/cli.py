@@ -24,7 +24,7 @@ class Command:
     summary: str
     module: str
     passes_on: Literal["nothing", "unknown", "rest"] = "nothing"
-    """What the command passes on as ``options.rest``: options that it does not know and all after ``--``, or these only."""
+    """What the command passes on as ``options.rest``: unknown options and all after ``--``, or the latter."""
 
 
 COMMANDS: tuple[Command, ...] = (

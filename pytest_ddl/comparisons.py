@@ -62,6 +62,14 @@ class Equivalence(Protocol):
         ...
 
 
+class InconclusiveError(pytest.skip.Exception):  # type: ignore[misc,name-defined]
+    """Outcome of a comparison that decides nothing, which pytest counts as skipped."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(f"inconclusive: {'; '.join(report.inconclusive) or 'nothing could be compared'}")
+        self.report = report
+
+
 _OF_FIT = (
     "batch_size", "epochs", "callbacks", "validation_split", "validation_data", "shuffle", "class_weight",
     "sample_weight", "initial_epoch", "steps_per_epoch", "validation_steps", "validation_batch_size", "validation_freq",
@@ -187,7 +195,7 @@ def assert_equivalence(
         item.stash.setdefault(_EXPECTED_ENDS, []).append(report.expected_end)
         item.user_properties.append((EXPECTED_END, report.expected_end))
     elif not report.passed:
-        pytest.skip(f"inconclusive: {'; '.join(report.inconclusive) or 'nothing could be compared'}")
+        raise InconclusiveError(report)
     return report if recovery is None else recovery
 
 

@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.allow_abbrev = False
     parser.add_argument(
-        "target", metavar="MODULE:FUNCTION", 
+        "target",
+        metavar="MODULE:FUNCTION",
         help="the training function, train(run), or a function without parameters that returns a compiled Keras model "
         "and its data; or path/to/file.py:function",
     )

@@ -32,6 +32,8 @@ class Calls:
     """Number of replicas that the reference tells the script; 1 under a strategy."""
     joined: int = 1
     """Number of batches of the script that make a global batch."""
+    whole: bool = False
+    """True if the datasets of the script's own loops keep all their batches."""
     distributed: int = 0
 
     def install_keras(self, put: Replacements, keras: Any) -> None:
@@ -46,6 +48,8 @@ class Calls:
                 put.put(namespace.callbacks, "BackupAndRestore", ignored)
         if keras.__name__ == "tf_keras":
             put.put(keras.Model, "compile", self._compile(keras.Model.compile))
+        if keras.__name__ != "tf_keras":  # it splits the batch over the replicas
+            put.put(keras.Model, "train_on_batch", self._on_batch(keras.Model.train_on_batch))
         for name in ("fit", "evaluate", "predict"):
             put.put(keras.Model, name, self._replaced(name, getattr(keras.Model, name)))
 
@@ -55,6 +59,13 @@ class Calls:
             return callback()
 
         return ignored
+
+    def _on_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def train_on_batch(model: Any, *args: Any, **kwargs: Any) -> Any:
+            self.run._listener.fact("trains_on_batches", True)
+            return original(model, *args, **kwargs)
+
+        return train_on_batch
 
     def _compile(self, original: Callable[..., None]) -> Callable[..., None]:
         # Keras 3 cannot do it under a strategy, and its users must see that.
@@ -132,6 +143,19 @@ class Calls:
         return {key: value for key, value in given.items() if value is not None}
 
     def install_datasets(self, put: Replacements) -> None:
+        """Replace the functions that distribute datasets, and let datasets draw the same numbers in each run.
+
+        Parallel calls of ``map`` draw in the order in which they happen to run, and ``prefetch`` draws ahead.
+        """
+        import tensorflow as tf
+
+        in_order = tf.data.Dataset.map
+
+        def mapped(dataset: Any, map_func: Any, *_parallel: Any, name: Any = None, **_options: Any) -> Any:
+            return in_order(dataset, map_func, name=name)
+
+        put.put(tf.data.Dataset, "map", mapped)
+        put.put(tf.data.Dataset, "prefetch", lambda dataset, *_size, **_options: dataset)
         strategy = self.run.strategy
         whole = strategy.experimental_distribute_dataset
 
@@ -174,6 +198,9 @@ class Calls:
         """
         import tensorflow as tf
 
+        if self.whole:
+            self.found.add("data", "all batches, because one step of the script reads more than --steps")
+            return prepared
         length = int(own.cardinality()) if tf.executing_eagerly() else tf.data.UNKNOWN_CARDINALITY
         if length == tf.data.INFINITE_CARDINALITY:
             return prepared

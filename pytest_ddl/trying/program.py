@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing.util
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ class TriedScript:
     """What the number of replicas means in the script."""
     keras: str = ""
     """Flavor of Keras, and why it was chosen; empty for the one of the options."""
+    whole: bool = False
+    """True to leave the datasets of its own loops as long as they are, because a step reads a whole epoch."""
     failing: tuple[FailedCell, ...] | None = None
     """Cells of a notebook that may fail; ``None`` for all."""
 
@@ -56,7 +59,7 @@ class TriedScript:
         limit = self.steps * self.epochs
         steps = Steps(run, objects, found, limit, not self.source.mentions_strategy)
         joined = told if self.meaning is Meaning.NOTHING else 1
-        calls = Calls(run, objects, steps, found, self.steps, self.epochs, told, joined)
+        calls = Calls(run, objects, steps, found, self.steps, self.epochs, told, joined, whole=self.whole)
         if self.keras:
             found.add("keras", self.keras)
         for line in self.source.left_out:
@@ -106,6 +109,7 @@ class TriedScript:
             strategies.tell_replicas(put, run.strategy, told, self.meaning, found)
             _count_whole_batches(put, told)
         synthetic.install_network(put)
+        _seed_generators(put, run.seed)
         # Its folder belongs to the process, which runs the script several times.
         put.put(multiprocessing.util, "get_temp_dir", lambda: str(run.rank_path))
         stack.enter_context(synthetic.tensorflow_datasets(self.examples, replaced))
@@ -117,6 +121,16 @@ class TriedScript:
         calls.steps.install(put)
         calls.install_datasets(put)
         stack.enter_context(strategies.cluster_of_one_worker(self.source.code))
+
+
+def _seed_generators(put: Replacements, seed: int) -> None:
+    """Let generators of NumPy for which the script gives no seed draw the same data in each run."""
+    original, made = np.random.default_rng, itertools.count(seed)
+
+    def default_rng(given: Any = None) -> Any:
+        return original(next(made) if given is None else given)
+
+    put.put(np.random, "default_rng", default_rng)
 
 
 def _count_whole_batches(put: Replacements, told: int) -> None:

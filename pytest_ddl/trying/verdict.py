@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,13 @@ _UNCLEAR = (
 )
 _SLOW = "the script did not end in time on one device. Give it more time (--timeout=SECONDS) or less work (--steps=1)"
 
-
-_TOO_FEW = (
-    "the script asks for more batches than --steps leaves of its dataset. Let it have as many as it reads, for example "
-    "--steps=100"
-)
 _OTHER_KERAS = "tf_keras may not have this limit: try it with --keras=tf_keras"
 _CUT = ("StopIteration", "OutOfRangeError")
 """Exceptions that a script gets if it reads more batches than ``--steps``."""
+
+
+_OPEN = "METRIC-EQ"
+"""Check that may leave values open: metrics with a threshold, for example, jump."""
 
 
 class UndecidedError(Exception):
@@ -47,19 +47,32 @@ class UndecidedError(Exception):
         """True if the script, or a cell of it, fails on one device, perhaps because of the version of Keras."""
 
 
+class _NeedsAllError(Exception):
+    """Error for a script whose step reads more batches than it was given."""
+
+
 def compare_script(
     compare: Callable[..., Report],
     script: TriedScript,
     arguments: Mapping[str, Any],
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Report:
-    """Compare a script, and again with other meanings of the number of replicas if these could change the verdict.
+    """Compare a script, and again with whole datasets or another number of replicas if these could change the verdict.
 
-    :param compare: the fixture ``ddl_equivalence``.
+    :param compare: returns the report of a comparison, as ``ddl_equivalence`` does, also an undecided one.
     :param tell: called with a text about what was found.
     :raises DivergenceError: if the script is wrong, whatever the number of replicas means in it.
     :raises UndecidedError: if the script could not be followed.
     """
+    __tracebackhide__ = True
+    with suppress(_NeedsAllError):
+        return _compared(compare, script, arguments, tell)
+    return _compared(compare, replace(script, whole=True), arguments, tell)
+
+
+def _compared(
+    compare: Callable[..., Report], script: TriedScript, arguments: Mapping[str, Any], tell: Callable[[str], None]
+) -> Report:
     __tracebackhide__ = True
     try:
         report, error = compare(script, **arguments), None
@@ -68,9 +81,10 @@ def compare_script(
     tell(_summary(report))
     if error is not None:
         _refuse_unseen(report)
+    _refuse_open(report)
     if script.failing is None and not _fails_alike(report):
         only = failed_cells(_fact(report.reference))
-        return compare_script(compare, replace(script, failing=only), arguments, tell)
+        return _compared(compare, replace(script, failing=only), arguments, tell)
     if report.distributed is not None and not report.distributed.errors and not _fails_alike(report):
         there = {cell[:2] for cell in failed_cells(_fact(report.distributed))}
         cells = [text_of_cell(cell) for cell in failed_cells(_fact(report.reference)) if cell[:2] not in there]
@@ -144,7 +158,7 @@ def _refuse_unseen(report: Report) -> None:
             raise UndecidedError(_SLOW)
         place = f"{Path(error.file).name}:{error.line}: " if error.file else ""
         if _fact(reference).get("cut") and error.type.rpartition(".")[2] in _CUT:
-            raise UndecidedError(f"{place}{_TOO_FEW}")
+            raise _NeedsAllError
         raise UndecidedError(
             f"{place}the script fails on one device, too: {explained(error.type, error.message)}", True
         )
@@ -154,16 +168,33 @@ def _refuse_unseen(report: Report) -> None:
         if failed and not left_out:
             raise UndecidedError(f"{text_of_cell(failed[0])} (on one device, too). After this, {_UNSEEN}", True)
         raise UndecidedError("; ".join(left_out) if left_out else _UNSEEN)
-    if report.verdict == "inconclusive":
-        raise UndecidedError("; ".join(report.inconclusive))
+    _refuse_open(report)
+
+
+def _refuse_open(report: Report) -> None:
+    """Raise an exception for a report that leaves more open than metrics.
+
+    :raises UndecidedError: with the reasons.
+    """
+    if report.verdict == "inconclusive" and not (report.doubts and _open_metrics(report)):
+        raise UndecidedError("; ".join(report.inconclusive) or _UNSEEN)
+
+
+def _open_metrics(report: Report) -> tuple[str, ...]:
+    """Return what only metrics leave open in a comparison whose training agrees. Otherwise nothing is returned."""
+    if report.findings or any(doubt.check != _OPEN for doubt in report.doubts):
+        return ()
+    return report.inconclusive
 
 
 def _under(compare: Callable[..., Report], script: TriedScript, arguments: Mapping[str, Any]) -> Report | None:
     """Return the report of a comparison, or ``None`` if it fails."""
     try:
-        return compare(script, **arguments)
+        report = compare(script, **arguments)
     except DivergenceError:
         return None
+    _refuse_open(report)
+    return report
 
 
 def _fact(record: Any) -> Mapping[str, Any]:
@@ -176,4 +207,5 @@ def _summary(report: Report) -> str:
     if not fact:
         return ""
     steps = 0 if report.distributed is None else report.distributed.num_steps
-    return "\n".join([*text_of(fact), f"{'compared:':<13} {steps} step(s)"])
+    lines = [*text_of(fact), f"{'compared:':<13} {steps} step(s)"]
+    return "\n".join([*lines, *(f"{'left open:':<13} {reason}" for reason in _open_metrics(report))])

@@ -46,6 +46,7 @@ ADVICE: Mapping[str, str] = {
     "closures-per-step": "the number of steps is the program's own",
     "strategy-of-the-program": "the environment of the processes, or the order of lines",
     "end-of-training": "what decides when training ends depends on the program",
+    "train-on-batch": "a call of fit replaces the loop, whatever it is",
     "steps-one-by-one": "whatever a step computes otherwise than one device",
 }
 """Fixes without code, each with the reason why no code can be given."""

@@ -307,3 +307,62 @@ tf.keras.models.load_model("/tmp/saved_model").fit(train)
 """
 )
 """Keras 3 refuses a path without an extension."""
+
+EPOCHS_IN_A_FUNCTION = (
+    METRIC_BEFORE_LOSS[: METRIC_BEFORE_LOSS.index("@tf.function")]
+    + """
+@tf.function
+def train_epoch(iterator):
+    for _ in tf.range(64 // BATCH):
+        strategy.run(step, args=next(iterator))
+
+for epoch in range(3):
+    train_epoch(iter(strategy.experimental_distribute_dataset(dataset)))
+"""
+)
+
+AUGMENTED = """
+import numpy as np
+import tensorflow as tf
+
+rng = np.random.default_rng()
+images, labels = rng.random((64, 8, 8, 3), dtype=np.float32), rng.integers(0, 3, 64)
+
+def turned(image, label):
+    return tf.image.random_brightness(tf.image.random_flip_left_right(image), 0.2), label
+
+data = tf.data.Dataset.from_tensor_slices((images, labels)).repeat().shuffle(64)
+data = data.map(turned, num_parallel_calls=tf.data.AUTOTUNE).batch(8).prefetch(tf.data.AUTOTUNE)
+model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(3)])
+model.compile("adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+model.fit(data, steps_per_epoch=8, epochs=2)
+"""
+
+STRINGS_AFTER_DROPOUT = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+texts, labels = tf.constant(["a b", "b c", "c a", "c b"] * 8), np.array([0, 1, 0, 1] * 8)
+words = keras.layers.TextVectorization(max_tokens=10, output_sequence_length=4)
+words.adapt(texts)
+raw = tf.data.Dataset.from_tensor_slices((texts, labels)).batch(8)
+layers = [keras.layers.Embedding(10, 4), keras.layers.Dropout(0.5), keras.layers.GlobalAveragePooling1D()]
+model = keras.Sequential([*layers, keras.layers.Dense(1)])
+model.compile("adam", "mse")
+model.fit(raw.map(lambda x, y: (words(x), y)), epochs=2)
+whole = keras.Sequential([words, model])
+whole.compile(loss="mse")
+whole.evaluate(raw)
+"""
+
+ON_BATCH = """
+import keras
+import numpy as np
+
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+for start in range(0, 32, 8):
+    model.train_on_batch(x[start : start + 8], x[start : start + 8, :1])
+"""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pytest_ddl
+from pytest_ddl.comparisons import InconclusiveError
 from pytest_ddl.trying.program import TriedScript
 from pytest_ddl.trying.source import Script
 from pytest_ddl.trying.verdict import UndecidedError, compare_script
@@ -24,7 +26,14 @@ def tried(path: Path, code: str, compare: pytest_ddl.Equivalence) -> list[str]:
     """Compare a script of two replicas, and return the lines about what was found."""
     path.write_text(code)
     told: list[str] = []
-    compare_script(compare, TriedScript(Script.read(path), replicas=2, steps=2, examples=500), {}, told.append)
+
+    def report_of(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return compare(*args, **kwargs)
+        except InconclusiveError as undecided:
+            return undecided.report
+
+    compare_script(report_of, TriedScript(Script.read(path), replicas=2, steps=2, examples=500), {}, told.append)
     return told[-1].splitlines()
 
 
@@ -41,11 +50,29 @@ def cause_of(path: Path, code: str, compare: pytest_ddl.Equivalence) -> str | No
     [
         "FIT", "NO_STRATEGY", "LOOP", "FROM_FUNCTION", "TWO_WORKERS", "OWN_ITERATOR", "EAGER", "COORDINATOR_LOOP",
         "OWN_DEFAULT", "RESTORES", "UNEVEN_FROM_FUNCTION", "METRIC_BEFORE_LOSS", "INNER_STEPS", "OF_KAGGLE", "CLEARED",
+        "EPOCHS_IN_A_FUNCTION", "AUGMENTED",
     ],
 )  # fmt: skip
 def test_a_right_script_passes(name: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
     found = tried(tmp_path / "script.py", getattr(scripts, name), ddl_equivalence)
     assert found[-1].split() == ["compared:", "2", "step(s)"]
+
+
+@pytest.mark.nightly
+def test_steps_before_a_known_end_are_compared_without_random_numbers(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    found = tried(tmp_path / "script.py", scripts.STRINGS_AFTER_DROPOUT, ddl_equivalence)
+    assert found[-1].split() == ["compared:", "2", "step(s)"]
+
+
+@pytest.mark.nightly
+def test_a_whole_batch_for_every_replica_names_train_on_batch(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    with pytest.raises(pytest_ddl.DivergenceError) as failure:
+        tried(tmp_path / "script.py", scripts.ON_BATCH, ddl_equivalence)
+    assert "Train with model.fit" in str(failure.value.report.findings[0].fix)
 
 
 @pytest.mark.nightly

@@ -41,6 +41,10 @@ SPECIAL: Mapping[str, Fix] = {
         "an initial_scale at which no gradient overflows, for example 256.",
         'keras.mixed_precision.set_global_policy("mixed_bfloat16")',
     ),
+    "train-on-batch": Fix(
+        "Model.train_on_batch of Keras 3 gives the whole batch to every replica, so all do the same work. Train "
+        "with model.fit(x, y, batch_size=...), which splits each batch over the replicas."
+    ),
     # Gradients that are added up, averaged or divided once too often.
     "two-sums": Fix(
         _RIGHT + "so look at the gradients: all_reduce adds them up, and the optimizer adds them up once more. Divide "

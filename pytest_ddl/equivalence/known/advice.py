@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.causes.cause import Fix, Form
 from pytest_ddl.equivalence.causes.special import SPECIAL
+from pytest_ddl.equivalence.checks.batch import CHECK as BATCH
+from pytest_ddl.equivalence.checks.data_cover import CHECK as COVERAGE
 from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
 from pytest_ddl.equivalence.evidence.moving_statistics import is_moving_statistic
@@ -50,6 +52,8 @@ def fix_for(finding: Finding, distributed: TrainingRecord) -> str | None:
     forms = forms_of(distributed, finding.variable)
     if finding.cause == "state-not-aggregated" and is_moving_statistic(distributed, finding.variable or ""):
         return SPECIAL["moving-statistics"]
+    if finding.check in (BATCH, COVERAGE) and any("trains_on_batches" in rank.facts for rank in distributed.ranks):
+        return SPECIAL["train-on-batch"]
     shown = finding.check in (LOSS_EQ, METRIC_EQ)
     divided = finding.ratio is not None and abs(finding.ratio * distributed.num_replicas - 1) <= _SHARE
     wrong = finding.cause in ("reported-loss-wrong", "metric-wrong") or (finding.check == LOSS_EQ and divided)

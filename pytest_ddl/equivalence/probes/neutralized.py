@@ -45,7 +45,7 @@ def wanted(report: Report, _names: Collection[str]) -> bool:
 def kinds(report: Report) -> tuple[str, ...]:
     """Return what can be switched off in the program of a report."""
     reference, distributed = report.reference, report.distributed
-    if reference is None or distributed is None or distributed.errors:
+    if reference is None or distributed is None or (distributed.errors and not _ends_by_framework(report)):
         return ()
     if distributed.capabilities.global_view or is_asynchronous(distributed):
         return ()
@@ -56,6 +56,11 @@ def kinds(report: Report) -> tuple[str, ...]:
     if draws_of(reference, distributed) or random_layers(distributed) or drew_unseen(distributed):
         found.append(RANDOM)
     return tuple(found)
+
+
+def _ends_by_framework(report: Report) -> bool:
+    """Return whether a known behavior of a framework has ended the run. The steps before it can be compared."""
+    return any(finding.symptom == Symptom.CRASH.value for finding in report.known)
 
 
 def _is_plain(layer: LayerRecord) -> bool:
@@ -256,7 +261,10 @@ def _refusal(report: Report, again: Report, places: Places | None) -> str | None
         if before is None or record is None:
             return "a run left no record"
         where = "on one device" if record is records[0] else f"under {record.strategy}"
-        if record.errors:
+        ends_alike = _ends_by_framework(report) and [e.type for _, e in before.errors] == [
+            e.type for _, e in record.errors
+        ]
+        if record.errors and not ends_alike:
             error = record.errors[0][1]
             return f"{error.type} {where} after step {error.step}: {error.message}"
         notes = [note for rank in record.ranks for note in rank.notes if note.kind is NoteKind.NOT_REPLACED]
