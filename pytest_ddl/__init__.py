@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_ddl.cluster.handle import ClusterHandle
     from pytest_ddl.cluster.ship import ShippingError
     from pytest_ddl.cluster.worker import current_rank, current_strategy
-    from pytest_ddl.comparisons import Equivalence, FitEquivalence
+    from pytest_ddl.comparisons import Equivalence, FitEquivalence, ScriptEquivalence
     from pytest_ddl.equivalence.checks.registry import Check
     from pytest_ddl.equivalence.evidence.tolerance import Tolerance
     from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
@@ -52,6 +52,7 @@ _HOMES = {
     "Report": "pytest_ddl.equivalence.verdict.report",
     "Role": "pytest_ddl.equivalence.roles",
     "Run": "pytest_ddl.training.run",
+    "ScriptEquivalence": "pytest_ddl.comparisons",
     "ShippingError": "pytest_ddl.cluster.ship",
     "Sweep": "pytest_ddl.faults.sweep",
     "Tolerance": "pytest_ddl.equivalence.evidence.tolerance",
@@ -82,6 +83,7 @@ __all__ = [
     "Report",
     "Role",
     "Run",
+    "ScriptEquivalence",
     "ShippingError",
     "Sweep",
     "Tolerance",

@@ -15,6 +15,7 @@ from pytest_ddl.training.compiled import STEPS_OF_FIT, CompiledTraining
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
 
     from pytest_ddl.equivalence.checks.registry import Check
     from pytest_ddl.equivalence.expectations import Expect
@@ -109,6 +110,79 @@ class FitEquivalence:
             others.setdefault("global_batch_size", of_fit["batch_size"])
         train = CompiledTraining(build, data, {"shuffle": False, **of_fit})
         return self._compare(train, steps=steps, **others)
+
+
+class ScriptEquivalence:
+    """Type of the fixture ``ddl_script``: :class:`Equivalence` for a script that is run as it is."""
+
+    def __init__(self, compare: Equivalence, item: pytest.Item, replicas: int) -> None:
+        self._compare, self._item, self._replicas = compare, item, replicas
+
+    def __call__(
+        self,
+        script: str | Path,
+        *,
+        args: Sequence[str] = (),
+        steps: int = 4,
+        epochs: int = 1,
+        examples: int | None = None,
+        data: Sequence[str | Path] = (),
+        **arguments: Any,
+    ) -> Report:
+        """Compare a script under the strategy of the test with one device, as ``pytest-ddl try`` does.
+
+        :param script: path of a script or notebook, relative to the folder of the test or to the root of the project.
+        :param args: command line arguments of the script.
+        :param steps: batches of each loop and epoch.
+        :param epochs: epochs of each ``fit``.
+        :param examples: training examples of the random datasets that stand in for downloads.
+        :param data: files and folders that the script reads from its working directory.
+        :param arguments: ``expect``, ``strict``, ``checks``, ``precision``, ``timeout`` and ``seed`` of
+            ``ddl_equivalence``.
+        :raises DivergenceError: if the training differs from one device.
+        """
+        __tracebackhide__ = True
+        from pytest_ddl.trying.program import TriedScript
+        from pytest_ddl.trying.source import Script, ScriptError
+        from pytest_ddl.trying.verdict import UndecidedError, compare_script
+
+        for name in arguments:
+            if name not in _OF_SCRIPT:
+                raise TypeError(no_such_argument("ddl_script()", name, (*_OF_SCRIPT, *_OF_RUN)))
+        files = tuple(str(self._path(one)) for one in data)
+        try:
+            source = Script.read(self._path(script))
+            program = TriedScript(source, tuple(args), self._replicas, steps, epochs, examples, files)
+            return compare_script(reports_of(self._compare), program, arguments, self._tell)
+        except ScriptError as error:
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
+        except UndecidedError as error:
+            outcome = pytest.skip if error.of_framework else pytest.fail
+            raise outcome.Exception(f"undecided: {error}", pytrace=False) from None
+
+    def _path(self, given: str | Path) -> Path:
+        beside = self._item.path.parent / given
+        return beside if beside.exists() else self._item.config.rootpath / given
+
+    def _tell(self, text: str) -> None:
+        self._item.add_report_section("call", "in the script", text)
+
+
+_OF_SCRIPT = ("expect", "strict", "checks", "precision", "timeout", "seed")
+_OF_RUN = ("args", "steps", "epochs", "examples", "data")
+
+
+def reports_of(compare: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that compares as another one does, and that also returns a report that decides nothing."""
+
+    def report_of(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return compare(*args, **kwargs)
+        except InconclusiveError as undecided:
+            return undecided.report
+
+    return report_of
 
 
 def registered_checks(config: pytest.Config) -> list[Check]:

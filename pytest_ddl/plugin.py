@@ -22,7 +22,7 @@ from pytest_ddl.config import (
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.handle import ClusterHandle
-    from pytest_ddl.comparisons import Equivalence, FitEquivalence
+    from pytest_ddl.comparisons import Equivalence, FitEquivalence, ScriptEquivalence
     from pytest_ddl.equivalence.verdict.report import Report
     from pytest_ddl.faults.report import FaultReport
     from pytest_ddl.harness import Harness
@@ -203,7 +203,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     result = yield
     if pyfuncitem.stash.get(_COMPARISONS, 1) == 0:
-        asked = "ddl_fit" if "ddl_fit" in pyfuncitem.fixturenames else "ddl_equivalence"
+        asked = next((name for name in ("ddl_fit", "ddl_script") if name in pyfuncitem.fixturenames), "ddl_equivalence")
         pytest.fail(f"the test asked for {asked} and never called it, so nothing was compared", pytrace=False)
     if pyfuncitem.stash.get(_CHECKS, 1) == 0:
         pytest.fail("the test asked for ddl_check and never called it, so nothing was checked", pytrace=False)
@@ -374,6 +374,17 @@ def ddl_fit(ddl_equivalence: Equivalence) -> FitEquivalence:
     from pytest_ddl.comparisons import FitEquivalence
 
     return FitEquivalence(ddl_equivalence)
+
+
+@pytest.fixture
+def ddl_script(
+    ddl_equivalence: Equivalence, _ddl_spec: StrategySpec, request: pytest.FixtureRequest
+) -> ScriptEquivalence:
+    """Compare a script that is run as it is with one device: ``ddl_script("train.py", args=["--epochs=2"])``."""
+    from pytest_ddl.comparisons import ScriptEquivalence
+
+    strategy = _harness(request.config).registry[_ddl_spec.name]
+    return ScriptEquivalence(ddl_equivalence, request.node, strategy.num_replicas(_ddl_spec) or 1)
 
 
 @pytest.fixture

@@ -143,19 +143,7 @@ class Calls:
         return {key: value for key, value in given.items() if value is not None}
 
     def install_datasets(self, put: Replacements) -> None:
-        """Replace the functions that distribute datasets, and let datasets draw the same numbers in each run.
-
-        Parallel calls of ``map`` draw in the order in which they happen to run, and ``prefetch`` draws ahead.
-        """
-        import tensorflow as tf
-
-        in_order = tf.data.Dataset.map
-
-        def mapped(dataset: Any, map_func: Any, *_parallel: Any, name: Any = None, **_options: Any) -> Any:
-            return in_order(dataset, map_func, name=name)
-
-        put.put(tf.data.Dataset, "map", mapped)
-        put.put(tf.data.Dataset, "prefetch", lambda dataset, *_size, **_options: dataset)
+        """Replace the functions that distribute datasets."""
         strategy = self.run.strategy
         whole = strategy.experimental_distribute_dataset
 

@@ -67,7 +67,7 @@ class ScriptModule(pytest.Module):
 def _test_of(plan: dict[str, Any]) -> Any:
     def script(ddl_equivalence: Any, _ddl_spec: Any, request: pytest.FixtureRequest) -> None:
         __tracebackhide__ = True
-        from pytest_ddl.comparisons import InconclusiveError, assert_equivalence
+        from pytest_ddl.comparisons import assert_equivalence, reports_of
         from pytest_ddl.equivalence.verdict.report import DivergenceError
         from pytest_ddl.items.selection import parse_mark
         from pytest_ddl.session import harness_of
@@ -88,16 +88,8 @@ def _test_of(plan: dict[str, Any]) -> Any:
 
         def reason_of(compare: Any, program: TriedScript) -> UndecidedError | None:
             __tracebackhide__ = True
-
-            def report_of(*args: Any, **kwargs: Any) -> Any:
-                __tracebackhide__ = True
-                try:
-                    return compare(*args, **kwargs)
-                except InconclusiveError as left_open:
-                    return left_open.report
-
             try:
-                compare_script(report_of, program, plan["arguments"], tell)
+                compare_script(reports_of(compare), program, plan["arguments"], tell)
             except UndecidedError as error:
                 return error
             return None

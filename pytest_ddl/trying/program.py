@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing.util
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 
 from pytest_ddl.training import environment
 from pytest_ddl.training.replacing import Replacements
-from pytest_ddl.trying import execution, strategies, synthetic
+from pytest_ddl.trying import drawing, execution, strategies, synthetic
 from pytest_ddl.trying.calls import Calls
 from pytest_ddl.trying.found import FACT, EnoughSteps, FailedCell, Found, NotSeenError
 from pytest_ddl.trying.legacy import refusal
@@ -109,7 +108,6 @@ class TriedScript:
             strategies.tell_replicas(put, run.strategy, told, self.meaning, found)
             _count_whole_batches(put, told)
         synthetic.install_network(put)
-        _seed_generators(put, run.seed)
         # Its folder belongs to the process, which runs the script several times.
         put.put(multiprocessing.util, "get_temp_dir", lambda: str(run.rank_path))
         stack.enter_context(synthetic.tensorflow_datasets(self.examples, replaced))
@@ -117,20 +115,11 @@ class TriedScript:
         tf.keras.__name__  # noqa: B018 - the first use imports the module, which is then in the list below
         for keras in environment.keras_modules():
             keras_loaded(keras)
+        drawing.install(put, environment.keras_modules()[0], run.seed)
         stack.enter_context(environment.on_import("tf_keras", keras_loaded))
         calls.steps.install(put)
         calls.install_datasets(put)
         stack.enter_context(strategies.cluster_of_one_worker(self.source.code))
-
-
-def _seed_generators(put: Replacements, seed: int) -> None:
-    """Let generators of NumPy for which the script gives no seed draw the same data in each run."""
-    original, made = np.random.default_rng, itertools.count(seed)
-
-    def default_rng(given: Any = None) -> Any:
-        return original(next(made) if given is None else given)
-
-    put.put(np.random, "default_rng", default_rng)
 
 
 def _count_whole_batches(put: Replacements, told: int) -> None:

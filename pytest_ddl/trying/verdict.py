@@ -41,8 +41,10 @@ _OPEN = "METRIC-EQ"
 class UndecidedError(Exception):
     """Error for a script about which nothing can be said. The message has the line to add or to change."""
 
-    def __init__(self, reason: str, fails: bool = False) -> None:
+    def __init__(self, reason: str, fails: bool = False, of_framework: bool = False) -> None:
         super().__init__(reason)
+        self.of_framework = of_framework
+        """True if the reason is a limit of TensorFlow or Keras, and not in the script."""
         self.fails = fails
         """True if the script, or a cell of it, fails on one device, perhaps because of the version of Keras."""
 
@@ -146,7 +148,7 @@ def _refuse_unseen(report: Report) -> None:
         found = (known_limitation(error, rank.optimizers) for rank, error in raised)
         known = [limitation for limitation in found if limitation is not None]
         of_keras = all(limitation.of_keras for limitation in known)
-        raise UndecidedError(report.findings[0].message + (f" ({_OTHER_KERAS})" if of_keras else ""))
+        raise UndecidedError(report.findings[0].message + (f" ({_OTHER_KERAS})" if of_keras else ""), of_framework=True)
     if reference is not None and reference.refused is not None:
         errors.append(reference.refused)
     for error in errors:

@@ -338,6 +338,19 @@ model.compile("adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=
 model.fit(data, steps_per_epoch=8, epochs=2)
 """
 
+AUGMENTED_BY_LAYERS = """
+import numpy as np
+import tensorflow as tf
+
+images, labels = np.random.default_rng(3).random((64, 8, 8, 3), dtype=np.float32), np.arange(64) % 3
+turn = tf.keras.Sequential([tf.keras.layers.RandomFlip(), tf.keras.layers.RandomRotation(0.2)])
+data = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(64).batch(8)
+data = data.map(lambda x, y: (turn(x, training=True), y), num_parallel_calls=tf.data.AUTOTUNE).prefetch(2)
+model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(3)])
+model.compile("adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+model.fit(data, epochs=2)
+"""
+
 STRINGS_AFTER_DROPOUT = """
 import keras
 import numpy as np

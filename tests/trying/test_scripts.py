@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import pytest_ddl
-from pytest_ddl.comparisons import InconclusiveError
+from pytest_ddl.comparisons import reports_of
 from pytest_ddl.trying.program import TriedScript
 from pytest_ddl.trying.source import Script
 from pytest_ddl.trying.verdict import UndecidedError, compare_script
@@ -26,14 +25,9 @@ def tried(path: Path, code: str, compare: pytest_ddl.Equivalence) -> list[str]:
     """Compare a script of two replicas, and return the lines about what was found."""
     path.write_text(code)
     told: list[str] = []
-
-    def report_of(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return compare(*args, **kwargs)
-        except InconclusiveError as undecided:
-            return undecided.report
-
-    compare_script(report_of, TriedScript(Script.read(path), replicas=2, steps=2, examples=500), {}, told.append)
+    compare_script(
+        reports_of(compare), TriedScript(Script.read(path), replicas=2, steps=2, examples=500), {}, told.append
+    )
     return told[-1].splitlines()
 
 
@@ -50,7 +44,7 @@ def cause_of(path: Path, code: str, compare: pytest_ddl.Equivalence) -> str | No
     [
         "FIT", "NO_STRATEGY", "LOOP", "FROM_FUNCTION", "TWO_WORKERS", "OWN_ITERATOR", "EAGER", "COORDINATOR_LOOP",
         "OWN_DEFAULT", "RESTORES", "UNEVEN_FROM_FUNCTION", "METRIC_BEFORE_LOSS", "INNER_STEPS", "OF_KAGGLE", "CLEARED",
-        "EPOCHS_IN_A_FUNCTION", "AUGMENTED",
+        "EPOCHS_IN_A_FUNCTION", "AUGMENTED", "AUGMENTED_BY_LAYERS",
     ],
 )  # fmt: skip
 def test_a_right_script_passes(name: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:

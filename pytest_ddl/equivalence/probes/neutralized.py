@@ -59,7 +59,10 @@ def kinds(report: Report) -> tuple[str, ...]:
 
 
 def _ends_by_framework(report: Report) -> bool:
-    """Return whether a known behavior of a framework has ended the run. The steps before it can be compared."""
+    """Return whether a known behavior of a framework has ended the run after all its steps, which can be compared."""
+    reference, distributed = report.reference, report.distributed
+    if reference is None or distributed is None or not 0 < reference.num_steps <= distributed.num_steps:
+        return False
     return any(finding.symptom == Symptom.CRASH.value for finding in report.known)
 
 

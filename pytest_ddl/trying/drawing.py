@@ -1,0 +1,57 @@
+"""Let what a script draws for its data be the same in each run: augmentation in datasets, and generators of NumPy."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from pytest_ddl.training.replacing import Replacements
+
+
+def install(put: Replacements, keras: Any, seed: int) -> None:
+    """Replace what depends on the time or on the operating system.
+
+    Parallel calls of ``map`` draw in the order in which they happen to run, and ``prefetch`` draws ahead.
+
+    :param keras: Keras 3, whose random layers keep a state that all iterators of a dataset share.
+    """
+    import tensorflow as tf
+
+    default_rng, made = np.random.default_rng, itertools.count(seed)
+    put.put(np.random, "default_rng", lambda given=None: default_rng(next(made) if given is None else given))
+    put.put(tf.data.Dataset, "prefetch", lambda dataset, *_size, **_options: dataset)
+    in_order, generator = tf.data.Dataset.map, keras.random.SeedGenerator
+    following = generator.next
+    number: Any = None
+    """Number of the element, while a function that makes elements is traced by its number."""
+    draws = itertools.count()
+    drawn = False
+
+    def next_seed(state: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal drawn
+        drawn = True
+        if number is None:
+            return following(state, *args, **kwargs)
+        return tf.cast(tf.stack([number, tf.constant(seed + next(draws), tf.int64)]), state.state.dtype)
+
+    def mapped(dataset: Any, map_func: Any, *_parallel: Any, name: Any = None, **_options: Any) -> Any:
+        nonlocal drawn
+        drawn = False
+        made = in_order(dataset, map_func, name=name)
+        if not drawn:
+            return made
+        several = type(dataset.element_spec) is tuple
+
+        def of_element(index: Any, element: Any) -> Any:
+            nonlocal number
+            number = index
+            made = map_func(*element) if several else map_func(element)
+            number = None
+            return made
+
+        return in_order(dataset.enumerate(), of_element, name=name)
+
+    put.put(generator, "next", next_seed)
+    put.put(tf.data.Dataset, "map", mapped)
