@@ -133,10 +133,16 @@ class Expected:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Let a test with a known failure fail with this failure only."""
+        known = item.stash.get(KNOWN, None)
         try:
             return (yield)
+        except pytest.fail.Exception as error:
+            # The plugin's failure of a test whose ranks died is no Exception, which the marker would expect.
+            died = known is not None and "worker-died" in known.causes and known.message
+            if died and re.search(known.message, str(error)) and not isinstance(error, NoLongerFailsError):
+                pytest.xfail(f"worker-died: {known.explanation}")
+            raise
         except Exception as error:
-            known = item.stash.get(KNOWN, None)
             if known is None or shows(known, error):
                 raise
             wanted = f"a message with {known.message!r}" if known.message else "an AssertionError"

@@ -39,6 +39,11 @@ SEEN = {
         [USER, KERAS, TF],
         "custom loop",
     ),
+    "fit under DTensor, in a nightly build": (
+        "The op/function __inference_one_step_on_data_718 got a regular tensor for input 0 (shape [8,30])",
+        [USER, KERAS, TF],
+        "custom loop",
+    ),
     "embedding under DTensor": (
         "input shape[0] expected type int64 != int32, the type of tf.Const_1:0\n\tIn {{node rm_sprop/cond/ScatterNd}}",
         [USER, TF],

@@ -172,6 +172,32 @@ def test_a_known_failure_excuses_only_itself(run_suite):
     result.stdout.fnmatch_lines(["*another way: expected a message with 'merge_call', got KeyError: 'unrelated'"])
 
 
+DEATHS = """
+import os
+import signal
+
+import pytest
+
+@pytest.mark.ddl_item("metric.Mean")
+@pytest.mark.ddl
+@pytest.mark.parametrize("body", ["dies", "ends"])
+def test_it(ddl_strategy, body):
+    os.kill(os.getpid(), signal.SIGSEGV) if body == "dies" else os._exit(3)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cause", "outcomes"), [("worker-died", ["XFAIL", "FAILED"]), ("worker-raised", ["FAILED"] * 2)]
+)
+def test_a_rank_may_be_known_to_die_in_one_way(run_suite, cause, outcomes):
+    entry = ENTRY.replace(r"test_training\.py::test_fit\[.*uneven", "test_it").replace('keras = ">=3.15,<3.16"', "")
+    entry = entry.replace("reported-loss-wrong", cause) + 'message = "SIGSEGV"\n'
+    result = run_suite(DEATHS, "-rA", "--ddl-strategy=mirrored", failures=entry)
+    found = [line.split()[0] for line in result.stdout.lines if line.startswith(("XFAIL", "FAILED")) and "::" in line]
+    assert sorted(found, reverse=True) == outcomes, result.stdout.str()
+
+
 ONE = """
 import numpy as np
 import pytest

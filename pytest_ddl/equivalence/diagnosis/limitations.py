@@ -118,7 +118,8 @@ FIT_OF_COORDINATOR = Limitation(
     of_keras=True,
 )
 FIT_OF_DTENSOR = Limitation(
-    r"'tf\.IteratorGetNext' op ComputeLayoutForward error",
+    # TensorFlow 2.23.0.dev says the second one.
+    r"'tf\.IteratorGetNext' op ComputeLayoutForward error|__inference_one_step_on_\w+ got a regular tensor for input",
     "DTensor cannot lay out what an iterator yields inside a tf.function, which is how Keras' Model.fit and "
     f"evaluate read their data (TensorFlow 2.21, Keras 3.15.1); train in a custom loop{Hint.OF_RUN_STEPS}",
     "https://www.tensorflow.org/guide/dtensor_overview",
