@@ -34,6 +34,12 @@ SEEN = {
         [KERAS],  # the plugin calls fit, and its frames are not shown
         "hands a per-replica value",
     ),
+    "fit of workers with several inputs": (
+        "Attempt to convert a value ({'title': PerReplica:{\n  0: <tf.Tensor: shape=(16, 10), dtype=int64, numpy=\n"
+        "array([84 745 758 ... 160 values])>\n}}) with an unsupported type (<class 'dict'>) to a Tensor.",
+        [USER, KERAS],
+        "hands a per-replica value",
+    ),
     "fit under DTensor": (
         "<frozen runpy>:198:1: error: 'tf.IteratorGetNext' op ComputeLayoutForward error: Could not find `tf._elem",
         [USER, KERAS, TF],

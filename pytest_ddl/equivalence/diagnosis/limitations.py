@@ -100,7 +100,7 @@ XLA_REPLICAS = Limitation(
 )
 FIT_OF_WORKERS = Limitation(
     r"PerReplica.{0,400}unsupported type|unsupported type.{0,200}PerReplica|"
-    r"PerReplica object is not|Attempt to convert a value \(PerReplica",
+    r"PerReplica object is not|Attempt to convert a value \(.{0,200}PerReplica",
     "Model.fit does not work in Keras 3 under this strategy: it hands a per-replica value to code that expects a "
     "tensor",
     "https://github.com/keras-team/keras/issues/20585",
