@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_ddl.cli import main
-from tests.docs.test_readme import blocks as readme_blocks
+from tests.docs.test_readme import FIRST_STEPS, blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarking.md"
 MOST_LINES = 10
@@ -27,8 +27,8 @@ def recipe() -> dict[str, str]:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A user's repository whose ``train.py`` is the training function of the README."""
-    train = readme_blocks()["example: test_train.py"].partition("def test_")[0]
+    """A user's repository whose ``train.py`` is the training function of the first steps."""
+    train = blocks(FIRST_STEPS)["example: test_train.py"].partition("def test_")[0]
     (tmp_path / "train.py").write_text(train, encoding="utf-8")
     subprocess.run(["git", "init", "-q", "-b", "main", str(tmp_path)], check=True)
     monkeypatch.chdir(tmp_path)

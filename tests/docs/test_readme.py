@@ -7,10 +7,13 @@ import shlex
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+FIRST_STEPS = ROOT / "docs/start.md"
 REPORT = ROOT / "docs/checking-training.md"
 _BLOCK = re.compile(r"<!-- (?P<name>[^>]+) -->\n```\w*\n(?P<text>.*?)```", re.DOTALL)
 _PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -22,7 +25,7 @@ def blocks(page: Path = README) -> dict[str, str]:
 
 
 def with_the_mistake(program: str, diff: str) -> str:
-    """Apply the README's one-line diff."""
+    """Apply a one-line diff of a page."""
     removed, added = (line[1:] for line in diff.splitlines())
     assert program.count(removed) == 1
     return program.replace(removed, added)
@@ -42,7 +45,9 @@ def run(pytester: pytest.Pytester, program: str, *options: str) -> pytest.RunRes
 
 @pytest.mark.slow
 def test_example_passes(pytester: pytest.Pytester) -> None:
-    result = run(pytester, blocks()["example: test_train.py"], "--ddl-strategy=mirrored,multi_worker_mirrored")
+    result = run(
+        pytester, blocks(FIRST_STEPS)["example: test_train.py"], "--ddl-strategy=mirrored,multi_worker_mirrored"
+    )
     result.assert_outcomes(passed=2)
 
 
@@ -53,7 +58,7 @@ def test_example_of_fit_passes(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.slow
 def test_example_passes_with_an_optimizer_that_has_slots(pytester: pytest.Pytester) -> None:
-    example = blocks()["example: test_train.py"].replace("optimizers.SGD(0.1)", "optimizers.Adam(0.01)")
+    example = blocks(FIRST_STEPS)["example: test_train.py"].replace("optimizers.SGD(0.1)", "optimizers.Adam(0.01)")
     assert "Adam(0.01)" in example
     result = run(pytester, example, "--ddl-strategy=mirrored,central_storage,parameter_server,model_parallel")
     result.assert_outcomes(passed=4)
@@ -62,7 +67,7 @@ def test_example_passes_with_an_optimizer_that_has_slots(pytester: pytest.Pytest
 @pytest.mark.slow
 def test_mistake_fails_as_shown(pytester: pytest.Pytester) -> None:
     found = blocks(REPORT)
-    program = with_the_mistake(blocks()["example: test_train.py"], found["example: the mistake"])
+    program = with_the_mistake(blocks(FIRST_STEPS)["example: test_train.py"], found["example: the mistake"])
     result = run(pytester, program, "--ddl-strategy=mirrored")
     result.assert_outcomes(failed=1)
     shown = normalized(found["example: the failure"])
@@ -125,7 +130,31 @@ def test_examples_of_comparisons_pass(name: str, strategies: str, pytester: pyte
 
 
 def test_check_command_names_the_function_of_the_example() -> None:
-    found = blocks()
+    found = blocks(FIRST_STEPS)
     command, target, *_options = shlex.split(found["command: check"])[1:]
     assert (command, target) == ("check", "test_train.py:train")
     assert "def train(run" in found["example: test_train.py"]
+
+
+def test_adam_hides_a_gradient_that_is_twice_too_large() -> None:
+    """What the README says about ``np.allclose``."""
+
+    def weights_after_100_steps(factor: float) -> NDArray[np.float64]:
+        rng = np.random.default_rng(0)
+        x, right = rng.normal(size=(100, 64, 8)), rng.normal(size=8)
+        weights, mean, square = np.zeros(8), np.zeros(8), np.zeros(8)
+        for step, batch in enumerate(x, start=1):
+            gradient = factor * 2 * batch.T @ (batch @ (weights - right)) / len(batch)
+            mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+            unbiased = mean / (1 - 0.9**step), square / (1 - 0.999**step)
+            weights = weights - 0.001 * unbiased[0] / (np.sqrt(unbiased[1]) + 1e-7)
+        return weights
+
+    right, wrong = weights_after_100_steps(1), weights_after_100_steps(2)
+    assert np.abs(right).min() > 0.05
+    assert 0 < np.abs(wrong / right - 1).max() < 1e-5
+    assert np.allclose(right, wrong)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 165

@@ -44,7 +44,7 @@ Correct programs, all of `suites/`, with one mistake each, put in at run time by
 Equivalent mutants and those that crash are in no rate.
 """
 ABOUT_ALARMS = """
-Correct programs x strategies x seeds: all of `suites/`, the example of the README, models that their first batch
+Correct programs x strategies x seeds: all of `suites/`, the example of the first steps, models that their first batch
 builds, `fit` with callbacks and validation, half precision (policies, casts by hand, loss scales), published
 tutorials made small, the twins of the planted bugs, and random programs.
 """

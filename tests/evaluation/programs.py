@@ -24,7 +24,7 @@ from tests.evaluation.tutorials import TUTORIALS
 from tests.planted.catalogue import PLANTED
 
 ROOT = Path(__file__).parents[2]
-README_EXAMPLE = re.compile(r"<!-- example: test_train.py -->\n```python\n(.*?)```", re.DOTALL)
+FIRST_EXAMPLE = re.compile(r"<!-- example: test_train.py -->\n```python\n(.*?)```", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ def _is_known_to_fail(test: str, strategy: str) -> bool:
 
 
 def readme_program(folder: Path) -> Program:
-    """The README's example."""
-    match = README_EXAMPLE.search((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert match is not None, "README.md has no example test_train.py"
+    """The example of the first steps."""
+    match = FIRST_EXAMPLE.search((ROOT / "docs/start.md").read_text(encoding="utf-8"))
+    assert match is not None, "docs/start.md has no example test_train.py"
     module = import_text("readme_example", match[1], folder)
     return Program("README", module.train, EVERY, {"global_batch_size": 12, "steps": 4})
 

@@ -36,7 +36,7 @@ class Case(NamedTuple):
 def all_cases(folder: Path, names: list[str]) -> list[Case]:
     """Return the cases whose name has one of the words in it, in an order that makes any beginning a fair sample.
 
-    :param folder: place for the program of the README.
+    :param folder: place for the example of the first steps.
     """
     cases = [*_planted(), *_correct(folder)]
     random.Random(0).shuffle(cases)
