@@ -138,11 +138,14 @@ def _categorical_focal(
     return (alpha * (1 - p) ** gamma * -smoothed * np.log(p)).sum(axis=axis)
 
 
-def _sparse(
-    truth: Array, predicted: Array, from_logits: bool = False, ignore_class: int | None = None, axis: int = -1
-) -> Any:
-    p = np.moveaxis(softmax(predicted, axis) if from_logits else predicted, axis, -1)
-    found = -np.log(np.take_along_axis(p, truth[..., None], -1))[..., 0]
+def _sparse(truth: Array, predicted: Array, ignore_class: int | None = None, **given: Any) -> Any:
+    """Return the loss of the classes as rows of the unit matrix."""
+    found = _categorical(np.moveaxis(np.eye(CLASSES)[truth], -1, given.get("axis", -1)), predicted, **given)
+    return np.where(truth == ignore_class, 0.0, found)
+
+
+def _sparse_focal(truth: Array, predicted: Array, ignore_class: int | None = None, **given: Any) -> Any:
+    found = _categorical_focal(np.moveaxis(np.eye(CLASSES)[truth], -1, given.get("axis", -1)), predicted, **given)
     return np.where(truth == ignore_class, 0.0, found)
 
 
@@ -244,8 +247,20 @@ LOSSES = (
         _sparse,
         "sparse",
         EPSILON,
+        ignore_class=(None, 1),
+        counts=_not_ignored,
+        **SMOOTHING,
+    ),
+    _loss(
+        "SparseCategoricalFocalCrossentropy",
+        _sparse_focal,
+        "sparse",
+        EPSILON,
+        alpha=(0.25, 0.75),
+        gamma=(2.0, 1.5),
         from_logits=(False, True),
         ignore_class=(None, 1),
+        axis=AXES,
         counts=_not_ignored,
     ),
     _loss("CategoricalGeneralizedCrossEntropy", _generalized, "sparse", EPSILON, q=(0.5, 0.75)),
