@@ -140,7 +140,7 @@ class Expected:
             # The plugin's failure of a test whose ranks died is no Exception, which the marker would expect.
             died = known is not None and "worker-died" in known.causes and known.message
             if died and re.search(known.message, str(error)) and not isinstance(error, NoLongerFailsError):
-                pytest.xfail(f"worker-died: {known.explanation}")
+                pytest.xfail(f"{', '.join(known.causes)}: {known.explanation}")
             raise
         except Exception as error:
             if known is None or shows(known, error):

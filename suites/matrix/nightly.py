@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from suites.coverage import LETTERS
-from suites.matrix.results import Outcome, Result
+from suites.matrix.results import Outcome, Result, split
 
 KINDS = NEW, OTHERWISE, FIXED, STILL = "new", "fails in another way", "fixed", "still there"
 """What happens to a defect. ``FIXED`` and ``STILL`` are about the failures that the newest release is known to have."""
@@ -60,11 +60,13 @@ def _defects(nightly: Result, release: Result | None) -> Iterable[dict[str, Any]
             # Failures without an entry have messages with numbers, so that they are one for each test.
             groups[kind, test.function, test.reason if test.outcome == "xfail" else ""].append(test)
     for (kind, function, what), tests in sorted(groups.items(), key=lambda group: (KINDS.index(group[0][0]), group[0])):
+        said, place = split(what or tests[0].reason)
         letters = {LETTERS.get(test.strategy, "-") for test in tests}
         yield {
             "kind": kind,
             "test": function,
-            "what": what or tests[0].reason,
+            "what": said,
+            "place": place,
             "known": tests[0].outcome != "fail",
             "strategies": "".join(sorted(letters)),
             "number": len(tests),

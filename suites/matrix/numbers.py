@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from suites.coverage import LETTERS
 from suites.matrix import nightly
 from suites.matrix.cells import Cell
 from suites.matrix.environments import ROOT
-from suites.matrix.results import Outcome, Result
+from suites.matrix.results import Outcome, Result, split
 
 FILE = ROOT / "docs" / "matrix.json"
 Numbers = dict[str, Any]
@@ -24,7 +23,6 @@ _WORST = ("fail", "xfail", "pass", "skip")
 NONE = "-"
 """Letter of tests without a strategy."""
 _SHOWN = ("python", "numpy", "pytest")
-_PLACE = re.compile(r"\((https?://\S+|suites/repros/\w+\.py)\)$")
 
 
 def numbers(results: Sequence[Result], before: Sequence[Result] = (), cells: Sequence[Cell] = ()) -> Numbers:
@@ -110,7 +108,7 @@ def _failures(results: Sequence[Result]) -> list[Numbers]:
     for group, keys in sorted(groups.items()):
         kind, function, _reason = group
         reason = reasons[group].most_common(1)[0][0]
-        place = _PLACE.search(reason)
+        said, place = split(reason)
         of_cell = [(result.cell.id, [test for test in result.tests if test.key in keys]) for result in results]
         bad = [cell for cell, tests in of_cell if any(_is(test, group) for test in tests)]
         good = [cell for cell, tests in of_cell if tests and all(test.outcome == "pass" for test in tests)]
@@ -120,8 +118,8 @@ def _failures(results: Sequence[Result]) -> list[Numbers]:
                 "test": function,
                 "kind": kind,
                 "strategies": "".join(sorted(map(_letter, strategies))),
-                "reason": reason[: place.start()].rstrip() if place else reason,
-                "place": place[1] if place else "",
+                "reason": said,
+                "place": place,
                 "bad": bad,
                 "good": good,
             }

@@ -102,7 +102,7 @@ def _nightly(numbers: Numbers, names: dict[str, str]) -> Iterable[str]:
                 f"`{defect['test'].removeprefix('suites/')}`",
                 defect["strategies"],
                 defect["number"],
-                defect["what"] if defect["known"] else _literal(defect["what"]),
+                _with_place(defect["what"] if defect["known"] else _literal(defect["what"]), defect["place"]),
             )
             for defect in one["defects"]
             if defect["kind"] != nightly.STILL
@@ -177,17 +177,21 @@ def _not_run(cells: Sequence[Numbers]) -> list[str]:
 def _failure_row(row: Numbers, cells: Sequence[Numbers]) -> Sequence[Any]:
     bad = [cell for cell in cells if cell["id"] in row["bad"]]
     tensorflow = _span([cell["tensorflow"] for cell in bad])
-    place = row["place"]
-    if place.startswith("http"):
-        place = f"<{place}>"
-    elif place:
-        place = f"[{place.rpartition('/')[2]}](../{place})"
     ran = len([cell for cell in cells if cell.get("ran")])
     name = f"`{row['test'].removeprefix('suites/')}`"
     known = row["kind"] == "xfail"
     kind, reason = ("known", row["reason"]) if known else ("**unknown**", _literal(row["reason"]))
     versions = f"{kind}: TF {tensorflow}, {_packages(bad)}; {len(bad)} of {ran} cells, passes in {len(row['good'])}"
-    return name, row["strategies"], versions, f"{reason} ({place})" if place else reason
+    return name, row["strategies"], versions, _with_place(reason, row["place"])
+
+
+def _with_place(reason: str, place: str) -> str:
+    """Return a reason with a link to where it is tracked, or to the program that shows it."""
+    if not place:
+        return reason
+    return (
+        f"{reason} (<{place}>)" if place.startswith("http") else f"{reason} ([{place.rpartition('/')[2]}](../{place}))"
+    )
 
 
 def _literal(text: str) -> str:

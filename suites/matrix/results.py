@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,15 @@ _RANK = {"skip": 0, "pass": 1, "xfail": 2, "fail": 3}
 PASS, FAIL, ERROR, STRUCK = "pass", "fail", "error", "struck"
 """Outcomes of a cell. An error is a run that died, took too long or ran nothing. A struck cell cannot exist."""
 _EXITS = {2: "it was interrupted", 3: "pytest had an internal error", 4: "pytest was used wrongly"}
+
+
+_PLACE = re.compile(r"\((https?://\S+|suites/repros/\w+\.py)\)$")
+
+
+def split(reason: str) -> tuple[str, str]:
+    """Return the reason of a known failure without the link or the program at its end, and these."""
+    place = _PLACE.search(reason)
+    return (reason[: place.start()].rstrip(), place[1]) if place else (reason, "")
 
 
 @dataclass(frozen=True)
