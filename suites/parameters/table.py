@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,12 @@ else:
 
 FILE = Path(__file__).with_name("left_out.toml")
 """Parameters that no property varies, with the reason or as open."""
+FILES = (
+    *("test_loss_parameters", "test_metric_parameters", "test_optimizer_parameters", "test_schedule_parameters"),
+    *("test_initial_values", "test_hooks_and_logs", "test_fit_parameters", "test_callback_parameters"),
+    *("test_lookup_parameters", "test_iou_parameters"),
+)
+"""Files of properties with ``SPACES``."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,8 @@ class LeftOut:
     """Expressions for ``api(parameter)``, which must fit as a whole."""
     reason: str = ""
     """Why no property varies them. Without a reason they are open: somebody must still write a property."""
+    tests: tuple[str, ...] = ()
+    """Tests of this suite that give them other values, one by one; they are the reason."""
 
     def fits(self, name: str) -> bool:
         return any(re.fullmatch(one, name) for one in self.parameters)
@@ -57,10 +66,13 @@ class Line:
         """``varied``, ``reason``, ``open`` or ``missing``."""
         if len(self.values) > 1:
             return "varied"
-        return "missing" if self.left_out is None else "reason" if self.left_out.reason else "open"
+        return (
+            "missing" if self.left_out is None else "reason" if self.left_out.reason or self.left_out.tests else "open"
+        )
 
     def __str__(self) -> str:
-        told = ", ".join(map(repr, self.values)) if self.state == "varied" else self.left_out and self.left_out.reason
+        why = self.left_out and (self.left_out.reason or ", ".join(self.left_out.tests))
+        told = ", ".join(map(repr, self.values)) if self.state == "varied" else why
         return f"{self.name:72} {self.state:8} {', '.join(self.strategies) or '-':24} {told or ''}"[:200]
 
 
@@ -68,27 +80,15 @@ class Line:
 def left_out() -> tuple[LeftOut, ...]:
     """Return the entries of the file."""
     entries = tomllib.loads(FILE.read_text(encoding="utf-8"))["left_out"]
-    return tuple(LeftOut(tuple(one["parameters"]), one.get("reason", "")) for one in entries)
+    return tuple(
+        LeftOut(tuple(one["parameters"]), one.get("reason", ""), tuple(one.get("tests", ()))) for one in entries
+    )
 
 
 def spaces() -> Iterator[tuple[Space, tuple[str, ...]]]:
     """Yield the spaces whose cases properties run, with their strategies. The same objects parametrize the tests."""
-    from suites.properties import (
-        test_hooks_and_logs,
-        test_initial_values,
-        test_loss_parameters,
-        test_metric_parameters,
-        test_optimizer_parameters,
-    )
-
-    for module in (
-        test_loss_parameters,
-        test_metric_parameters,
-        test_optimizer_parameters,
-        test_initial_values,
-        test_hooks_and_logs,
-    ):
-        yield from module.SPACES.items()
+    for name in FILES:
+        yield from importlib.import_module(f"suites.properties.{name}").SPACES.items()
 
 
 def lines() -> list[Line]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -100,3 +102,51 @@ def test_a_penalty_of_angles_takes_float64(ddl_strategy):
     with ddl_strategy.scope():
         found = find("regularizers.OrthogonalRegularizer")()(np.eye(3))
     assert float(found) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.ddl(strategies=["one_device", "mirrored"])
+@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza")
+@pytest.mark.parametrize("name", ["StringLookup", "IntegerLookup", "TextVectorization"])
+def test_weights_of_words_may_be_sparse(name, ddl_strategy):
+    """Each row counts the words of an example, times their weights; the first column is for unknown words."""
+    import tensorflow as tf
+
+    words: list[list[Any]] = [[5, 7], [7, 7]] if name == "IntegerLookup" else [["one", "two"], ["two", "two"]]
+    given = tf.constant([" ".join(row) for row in words] if name == "TextVectorization" else words)
+    with ddl_strategy.scope():
+        layer = find(f"layers.{name}")(
+            vocabulary=sorted({*words[0]}), idf_weights=[0.5, 2.0], output_mode="tf_idf", sparse=True
+        )
+        found = tf.sparse.to_dense(layer(given))
+    np.testing.assert_allclose(found, [[0, 0.5, 2], [0, 0, 4]])
+
+
+@pytest.mark.ddl(strategies=["one_device", "mirrored"])
+@pytest.mark.ddl_item("layer.LayerNorm_GroupNorm_RMSNorm", keras=">=3.9")
+def test_a_scale_belongs_to_the_axis_that_is_normalized(ddl_strategy):
+    """Give the same examples with the features on the last axis and on the one before."""
+    x, found = np.linspace(-1, 2, 36).reshape(4, 3, 3), []
+    for axis in (-1, 1):
+        with ddl_strategy.scope():
+            layer = find("layers.RMSNormalization")(axis=axis)
+            layer.build(x.shape)
+            layer.set_weights([np.array([1.0, 2.0, 4.0])])
+        found.append(np.moveaxis(np.asarray(layer(np.moveaxis(x, -1, axis))), axis, -1))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-9)
+
+
+@pytest.mark.ddl(strategies=["one_device", "mirrored"])
+@pytest.mark.ddl_item("metric.MeanIoU")
+@pytest.mark.parametrize("name", ["IoU", "MeanIoU", "OneHotIoU", "OneHotMeanIoU"])
+def test_classes_of_an_overlap_are_on_an_axis(name, ddl_strategy):
+    """Give the same examples with the classes on the last axis and on the one before."""
+    truth, predicted = np.eye(3)[[[0, 1, 2, 1]]], np.eye(3)[[[0, 1, 1, 1]]]
+    own = {} if "Mean" in name else {"target_class_ids": [0, 1]}
+    own |= {"sparse_y_pred": False} | ({} if "Hot" in name else {"sparse_y_true": False})
+    found = []
+    for axis in (-1, 1):
+        with ddl_strategy.scope():
+            metric = find(f"metrics.{name}")(num_classes=3, axis=axis, **own)
+            metric.update_state(np.moveaxis(truth, -1, axis), np.moveaxis(predicted, -1, axis))
+            found.append(float(metric.result()))
+    assert found[1] == pytest.approx(found[0], rel=1e-6)

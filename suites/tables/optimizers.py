@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -218,20 +218,58 @@ def adafactor(
     return model
 
 
-def muon(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
-    """Jordan (2024), with the scale of Liu et al. (2025); vectors are trained by Adam. Both decay by a quarter."""
-    w = w * (1 - lr * 0.25)
-    if w.ndim < 2:
-        return adam()(w, g, s, t, lr)
-    s["momentum"] = 0.75 * s["momentum"] + g
-    x = g + 0.75 * s["momentum"]
-    if tall := x.shape[0] > x.shape[1]:
-        x = x.T
-    x = x / (np.linalg.norm(x) + 1e-7)
-    for _ in range(5):
-        a = x @ x.T
-        x = 3.5 * x + (-4.75 * a + 2 * a @ a) @ x
-    return w - lr * (x.T if tall else x) * np.sqrt(max(w.shape)) * 0.25
+def muon(
+    adam_beta_1: float = B1,
+    adam_beta_2: float = B2,
+    epsilon: float = EPS,
+    muon_a: float = 3.5,
+    muon_b: float = -4.75,
+    muon_c: float = 2.0,
+    adam_lr_ratio: float = 1.0,
+    momentum: float = 0.75,
+    ns_steps: int = 5,
+    nesterov: bool = True,
+    rms_rate: float | None = 0.25,
+    exclude_layers: Sequence[str] | None = None,
+    **_others: Any,
+) -> Model:
+    """Jordan (2024), with the scale of Liu et al. (2025). Adam trains vectors, and layers that are excluded."""
+
+    def model(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+        if w.ndim < 2 or exclude_layers:
+            return adam(adam_beta_1, adam_beta_2, epsilon)(w, g, s, t, lr * adam_lr_ratio)
+        s["momentum"] = momentum * s["momentum"] + g
+        x = g + momentum * s["momentum"] if nesterov else s["momentum"]
+        if tall := x.shape[0] > x.shape[1]:
+            x = x.T
+        x = x / (np.linalg.norm(x) + 1e-7)
+        for _ in range(ns_steps):
+            a = x @ x.T
+            x = muon_a * x + (muon_b * a + muon_c * a @ a) @ x
+        scale = 1.0 if rms_rate is None else np.sqrt(max(w.shape)) * rms_rate
+        return w - lr * (x.T if tall else x) * scale
+
+    return model
+
+
+def muon_with_decay(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+    """Both kinds of variables decay by a quarter."""
+    return muon()(w * (1 - lr * 0.25), g, s, t, lr)
+
+
+def schedule_free(beta_1: float = B1, beta_2: float = B2, epsilon: float = EPS, warmup_steps: int = 0) -> Model:
+    """Algorithm 1 of Defazio et al. (2024): weights are between an average and the point that gradients move."""
+
+    def model(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
+        z = s.setdefault("point", w)
+        average = (w - (1 - beta_1) * z) / beta_1
+        s["velocity"] = beta_2 * s["velocity"] + (1 - beta_2) * g**2
+        rate = lr * min(t / warmup_steps, 1.0) if warmup_steps else lr
+        s["point"] = z - rate * g / (np.sqrt(s["velocity"] / (1 - beta_2**t)) + epsilon)
+        average = average + (s["point"] - average) / t
+        return (1 - beta_1) * s["point"] + beta_1 * average
+
+    return model
 
 
 _ADAM = {"beta_1": B1, "beta_2": B2, "epsilon": EPS}
@@ -298,7 +336,7 @@ CASES = (
     Case(
         "Muon",
         "optimizer.Muon",
-        muon,
+        muon_with_decay,
         {
             "weight_decay": 0.25,
             "adam_weight_decay": 0.25,
@@ -321,6 +359,12 @@ def _at_most_one(case: Arguments) -> bool:
     """Return whether Keras accepts and documents options together: one clipping, and no average of accumulations."""
     chosen = [name for name in ("clipnorm", "clipvalue", "global_clipnorm") if case.get(name) is not None]
     return len(chosen) < 2 and not (case.get("use_ema") and case.get("gradient_accumulation_steps"))
+
+
+def _goes(case: Arguments) -> bool:
+    """Return whether options go together; the model of Muon has one decay for all variables."""
+    decays = [case[name] for name in ("weight_decay", "adam_weight_decay") if name in case]
+    return _at_most_one(case) and len(set(decays)) < 2
 
 
 BASE: Mapping[str, Any] = {
@@ -364,7 +408,7 @@ class Family:
 
 
 def _family(name: str, model: Callable[..., Model], start: Mapping[str, Any], rtol: float = 1e-9, **own: Any) -> Family:
-    return Family(Space(f"optimizers.{name}", {**BASE, **own}, allowed=_at_most_one), model, start, rtol)
+    return Family(Space(f"optimizers.{name}", {**BASE, **own}, allowed=_goes), model, start, rtol)
 
 
 _BETAS = {"beta_1": (B1, 0.5), "beta_2": (B2, 0.75)}
@@ -417,6 +461,27 @@ FAMILIES = (
         epsilon_2=(2.0**-10, 0.5),
         clip_threshold=(1.0, 0.5),
         relative_step=(True, False),
+    ),
+    _family("ScheduleFreeAdamW", schedule_free, {"velocity": 0}, **_BETAS, **_EPSILON, warmup_steps=(0, 3)),
+    _family(
+        "Muon",
+        muon,
+        _MOMENTS,
+        1e-6,  # Keras takes the root of the size of a matrix in float32.
+        adam_weight_decay=(None, 0.25),
+        adam_beta_1=(B1, 0.5),
+        adam_beta_2=(B2, 0.75),
+        **_EPSILON,
+        muon_a=(3.5, 3.0),
+        muon_b=(-4.75, -4.0),
+        muon_c=(2.0, 1.5),
+        adam_lr_ratio=(1.0, 0.5),
+        momentum=(0.75, 0.5),
+        ns_steps=(5, 2),
+        nesterov=(True, False),
+        rms_rate=(0.25, None),
+        exclude_layers=(None, ["."]),
+        exclude_embeddings=(True, False),
     ),
 )
 """Optimizers whose every parameter is varied."""

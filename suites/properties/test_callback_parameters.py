@@ -1,0 +1,218 @@
+"""Give callbacks that watch a number scripted values, and compare what they do with their documentation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from suites.linear import COPY_WARNING, linear
+from suites.models.linear import data
+from suites.parameters.spaces import Arguments, Space, Wrong
+
+pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(COPY_WARNING)]
+
+SCORES = (4.0, 3.0, 3.5, 3.25, 2.75, 2.5, 5.0, 6.0, 6.0, 6.0)
+"""The watched number after each epoch. It falls, stops, falls by less than one, and rises."""
+BATCHES, RATE, SAVED = 2, 0.125, 6
+"""The last: epochs of a training that writes files, which takes time."""
+_MODES = {"mode": ("min", "max")}
+_WATCHED = {"monitor": ("score", "other"), "verbose": (0, 1), **_MODES}
+BOTH = ("one_device", "mirrored")
+STOPPING = Space(
+    "callbacks.EarlyStopping",
+    {
+        **_WATCHED,
+        "min_delta": (0, 0.5),
+        "patience": (0, 2, 3),
+        "baseline": (None, 3.0),
+        "restore_best_weights": (False, True),
+        "start_from_epoch": (0, 3),
+    },
+)
+PLATEAU = Space(
+    "callbacks.ReduceLROnPlateau",
+    {
+        **_WATCHED,
+        "factor": (0.5, 0.25),
+        "patience": (1, 2),
+        "min_delta": (0.0, 0.5),
+        "cooldown": (0, 2),
+        "min_lr": (0.0, RATE / 4),
+    },
+)
+SAVING = Space(
+    "callbacks.ModelCheckpoint",
+    {
+        **_WATCHED,
+        "save_best_only": (False, True),
+        "save_weights_only": (False, True),
+        "initial_value_threshold": (None, 3.0),
+    },
+)
+RATES = Space("callbacks.LearningRateScheduler", {"schedule": ("epoch", "epoch and rate"), "verbose": (0, 1)})
+TABLE = Space("callbacks.CSVLogger", {"separator": (",", ";"), "append": (False, True)})
+SPACES = dict.fromkeys((STOPPING, PLATEAU, SAVING, RATES, TABLE), BOTH)
+"""Spaces of the properties of this file -> their strategies."""
+
+
+class Program:
+    """A model that is trained again and again from the same weights; what it did is in lists by epoch."""
+
+    def __init__(self, strategy: Any) -> None:
+        self._data = data(8 * BATCHES).unweighted
+        self._model = linear(strategy, rate=RATE)
+        self._start = self._model.get_weights()
+        self.weights: list[Any] = []
+        self.rates: list[float] = []
+
+    def train(self, *callbacks: Any, epochs: int = len(SCORES)) -> Any:
+        """Return the weights that are left."""
+        from suites.subject import keras
+
+        program = self
+
+        class Script(keras.callbacks.Callback):
+            def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+                # Not at the begin of the epoch, when other callbacks have still to set it.
+                if batch == 0:
+                    program.rates.append(float(np.asarray(self.model.optimizer.learning_rate)))
+
+            def on_epoch_end(self, epoch: int, logs: Any) -> None:
+                logs["score"], logs["other"] = SCORES[epoch], -SCORES[epoch]
+                program.weights.append(self.model.get_weights())
+
+        self.weights, self.rates = [], []
+        self._model.set_weights(self._start)
+        self._model.optimizer.learning_rate = RATE
+        given = {"batch_size": 8, "shuffle": False, "verbose": 0, "epochs": epochs}
+        self._model.fit(self._data.x, self._data.y, callbacks=[Script(), *callbacks], **given)
+        return self._model.get_weights()
+
+
+def watched(case: Arguments) -> list[float]:
+    return [score if case["monitor"] == "score" else -score for score in SCORES]
+
+
+def better(case: Arguments, one: float, than: float | None) -> bool:
+    """Return whether a number improves on another one by more than ``min_delta``."""
+    sign = 1 if case["mode"] == "min" else -1
+    return than is None or sign * (than - one) > case.get("min_delta", 0)
+
+
+def stopping(case: Arguments) -> tuple[int, int]:
+    """Return how many epochs are trained, and the epoch with the best number, or -1 for the last epoch."""
+    best, waited, chosen = None, 0, -1
+    for epoch, score in enumerate(watched(case)):
+        if epoch < case["start_from_epoch"]:
+            continue
+        waited += 1
+        if better(case, score, best):
+            best, chosen = score, epoch
+            if case["baseline"] is None or better(case, score, case["baseline"]):
+                waited = 0
+        elif waited >= case["patience"] and epoch > 0:
+            return epoch + 1, chosen
+    return len(SCORES), chosen
+
+
+def plateau(case: Arguments) -> list[float]:
+    """Return the learning rate of each epoch."""
+    best, waited, cooling, rate, found = None, 0, 0, RATE, [RATE]
+    for score in watched(case):
+        if cooling:
+            cooling, waited = cooling - 1, 0
+        if better(case, score, best):
+            best, waited = score, 0
+        elif not cooling:
+            waited += 1
+            if waited >= case["patience"] and rate > case["min_lr"]:
+                rate, cooling, waited = max(rate * case["factor"], case["min_lr"]), case["cooldown"], 0
+        found.append(rate)
+    return found[: len(SCORES)]
+
+
+def saved(case: Arguments) -> list[int]:
+    """Return the epochs after which a file is written, from 1 as names of files have them."""
+    best, found = case["initial_value_threshold"], []
+    for epoch, score in enumerate(watched(case)[:SAVED], 1):
+        if not case["save_best_only"] or better(case, score, best):
+            best = score
+            found.append(epoch)
+    return found
+
+
+@pytest.mark.ddl(strategies=list(BOTH))
+@pytest.mark.ddl_item("callback.EarlyStopping_agrees_on_all_workers")
+def test_training_stops_where_the_number_does_not_improve(ddl_strategy):
+    wrong, program = Wrong(), Program(ddl_strategy)
+    for case in STOPPING.cases():
+        with wrong.of(case):
+            left = program.train(STOPPING.make(case))
+            epochs, best = stopping(case)
+            assert len(program.weights) == epochs
+            expected = program.weights[best if case["restore_best_weights"] else -1]
+            np.testing.assert_array_equal(left, expected)
+    wrong.check()
+
+
+@pytest.mark.ddl(strategies=list(BOTH))
+@pytest.mark.ddl_item("callback.ReduceLROnPlateau_LearningRateScheduler")
+def test_the_rate_falls_where_the_number_does_not_improve(ddl_strategy):
+    wrong, program = Wrong(), Program(ddl_strategy)
+    for case in PLATEAU.cases():
+        with wrong.of(case):
+            program.train(PLATEAU.make(case))
+            np.testing.assert_allclose(program.rates, plateau(case), rtol=1e-6)  # rates are in float32
+    wrong.check()
+
+
+@pytest.mark.ddl(strategies=list(BOTH))
+@pytest.mark.ddl_item("callback.ReduceLROnPlateau_LearningRateScheduler")
+def test_a_rate_is_that_of_the_function(ddl_strategy):
+    wrong, program = Wrong(), Program(ddl_strategy)
+    functions = {"epoch": lambda epoch: RATE / (1 + epoch), "epoch and rate": lambda _epoch, rate: rate / 2}
+    for case in RATES.cases():
+        with wrong.of(case):
+            program.train(RATES.make({**case, "schedule": functions[case["schedule"]]}), epochs=4)
+            expected = [RATE / (1 + epoch if case["schedule"] == "epoch" else 2 ** (epoch + 1)) for epoch in range(4)]
+            np.testing.assert_allclose(program.rates, expected, rtol=1e-6)
+    wrong.check()
+
+
+@pytest.mark.ddl(strategies=list(BOTH))
+@pytest.mark.ddl_item("callback.ModelCheckpoint")
+def test_files_are_written_where_the_number_improves(ddl_strategy, tmp_path):
+    from suites.subject import keras
+
+    wrong, program = Wrong(), Program(ddl_strategy)
+    for number, case in enumerate(SAVING.cases()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        end = ".weights.h5" if case["save_weights_only"] else ".keras"
+        with wrong.of(case):
+            program.train(keras.callbacks.ModelCheckpoint(str(folder / f"{{epoch}}{end}"), **case), epochs=SAVED)
+            found = sorted(int(file.name.removesuffix(end)) for file in folder.iterdir())
+            assert found == saved(case)
+    wrong.check()
+
+
+@pytest.mark.ddl(strategies=list(BOTH))
+@pytest.mark.ddl_item("callback.CSVLogger_TerminateOnNaN")
+def test_a_table_of_two_trainings(ddl_strategy, tmp_path):
+    """The second training begins the table again, or adds its rows under the same head."""
+    from suites.subject import keras
+
+    wrong, program = Wrong(), Program(ddl_strategy)
+    for number, case in enumerate(TABLE.cases()):
+        file = tmp_path / f"{number}.csv"
+        with wrong.of(case):
+            for _ in range(2):
+                program.train(keras.callbacks.CSVLogger(str(file), **case), epochs=3)
+            head, *rows = (line.split(case["separator"]) for line in file.read_text(encoding="utf-8").splitlines())
+            assert head[0] == "epoch"
+            assert [row[0] for row in rows] == ["0", "1", "2"] * (2 if case["append"] else 1)
+            scores = [float(row[head.index("score")]) for row in rows]
+            assert scores == [*SCORES[:3]] * (2 if case["append"] else 1)
+    wrong.check()
