@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.hints import Hint, HintedError
+from pytest_ddl.installing import PROJECT
 from pytest_ddl.messages import did_you_mean
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
 from pytest_ddl.strategies.spec import StrategySpec
@@ -51,9 +52,20 @@ def parse_expectations(expect: Mapping[str, str] | Collection[str]) -> Expectati
     for key in expected:
         cause = cause_of(key)
         if cause not in CAUSES:
-            hint = did_you_mean(cause, CAUSES, 0.7) or f"; valid: {', '.join(sorted(CAUSES))}"
-            raise HintedError(f"{Hint.EXPECT} names an unknown cause {cause!r}{hint}")
+            raise HintedError(f"{Hint.EXPECT} names an unknown cause {cause!r}{_suggested(cause)}")
     return expected
+
+
+def _suggested(cause: str) -> str:
+    """Suggest the cause that is written most alike, or else up to three that have most of its words."""
+
+    def common(name: str) -> int:
+        return sum(any(word.startswith(part) for word in name.split("-")) for part in cause.split("-") if part)
+
+    most = max(map(common, CAUSES))
+    alike = [repr(name) for name in sorted(CAUSES) if most and common(name) == most][:3]
+    several = f" (did you mean {' or '.join(alike)}?)" if alike else f"; {PROJECT}/blob/main/docs/causes.md lists all"
+    return did_you_mean(cause, CAUSES, 0.7) or several
 
 
 def expectations_for(spec: StrategySpec, expect: Expect, registry: StrategyRegistry) -> Expectations:

@@ -205,7 +205,7 @@ def test_expectation_that_does_not_occur_is_reported() -> None:
 
 def test_unknown_names_are_refused_with_the_valid_ones() -> None:
     records = pair(Program(replicas=2))
-    with pytest.raises(ValueError, match=r"unknown cause 'gradient-scald'; valid: .*gradient-not-aggregated"):
+    with pytest.raises(ValueError, match=r"unknown cause 'gradient-scald' .did you mean 'gradient-"):
         judge(*records, expect={"gradient-scald": "typo"})
     with pytest.raises(ValueError, match=r"unknown check 'STEP' \(did you mean 'STEP-EQ'\?\); valid: RUN, "):
         judge(*records, checks=["STEP"])
