@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_ddl.cluster.cluster import Cluster
+from pytest_ddl.cluster.covering import of_ranks
 from pytest_ddl.cluster.launcher import Launcher
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.resources import ResourcesBusyError, Slots
@@ -153,7 +154,7 @@ class Pool:
         exclusive: bool,
     ) -> _Warm:
         gpus: dict[str, Slots] = {}
-        environment = {**self._make_environ(), **(environ or {})}
+        environment = {**of_ranks(self._make_environ()), **(environ or {})}
         if device == "gpu":
             # By default, a process takes all memory of its GPUs. Ranks share a GPU if there are more of them than GPUs,
             # and a launch may share it with other clusters.

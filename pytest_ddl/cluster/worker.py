@@ -22,6 +22,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddl.cluster import covering
 from pytest_ddl.cluster.network import servers_kept_local
 from pytest_ddl.cluster.protocol import (
     Boot,
@@ -103,6 +104,7 @@ class Worker:
         """Serve requests until one asks to stop. Return the exit status of the process."""
         threading.Thread(target=self._read, name="ddl-control", daemon=True).start()
         boot = self.next_request()
+        covering.begin()
         # Imported here because the pytest process imports this file too, but does not need process_state.
         from pytest_ddl.cluster.state.process_state import ProcessState
 
@@ -157,6 +159,8 @@ class Worker:
             with contextlib.suppress(Exception):
                 stream.flush()
         self._end_stray_child()
+        if request.kind not in (RequestKind.SETTLE, RequestKind.STOP):  # which may come after all files were read
+            covering.save()
         imported_files.note(user_modules.loaded())
         self._send(Reply(request.id, body, failure or self._other_code()))
         self._unanswered = None

@@ -37,6 +37,7 @@ RANK_OPTIONS: Mapping[str, Any] = {
     "maxfail": 0,
     "newfirst": False,
     "report_log": None,
+    "cov_source": None,
     "numprocesses": None,
     "dist": "no",
     "tx": [],

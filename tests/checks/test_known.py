@@ -102,7 +102,7 @@ def test_a_seed_of_the_program_beside_one_of_keras_fails() -> None:
     assert "draw_1" in str(report.findings[0].evidence)
 
 
-@pytest.mark.parametrize("versions", [{}, {"keras": "3.16.0"}, {"tf_keras": "2.21"}])
+@pytest.mark.parametrize("versions", [{}, {"keras": "3.17.0"}, {"tf_keras": "2.21"}])
 def test_another_version_is_not_assumed_to_behave_alike(versions: dict[str, str]) -> None:
     assert _judged(GENERATOR, versions=versions).verdict == "fail"
 
@@ -185,6 +185,17 @@ def test_a_wrong_state_beside_moving_statistics_fails(wrong: str) -> None:
     assert report.verdict == "fail", str(report)
     layer = "ema" if wrong == "own" else "norm"
     assert {str(finding.variable).split("/")[0] for finding in report.findings} == {layer}
+
+
+@pytest.mark.parametrize(("neutralized", "verdict"), [((), "known"), (("random", "normalization"), "fail")])
+def test_random_numbers_before_moving_statistics_leave_them_to_the_runs_without(
+    neutralized: tuple[str, ...], verdict: str
+) -> None:
+    reference, distributed = (
+        replace(_drawing(_with_statistics(replicas, "shifted"), GENERATOR), neutralized=neutralized)
+        for replicas in (1, REPLICAS)
+    )
+    assert judge(reference, distributed).verdict == verdict
 
 
 @pytest.mark.parametrize("changes", [{"by_keras": False}, {"synchronized": True}])

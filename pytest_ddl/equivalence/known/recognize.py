@@ -8,6 +8,7 @@ from pytest_ddl.equivalence.checks.run import is_consequence
 from pytest_ddl.equivalence.checks.seed import ACROSS_REPLICAS
 from pytest_ddl.equivalence.checks.seed import CHECK as SEED
 from pytest_ddl.equivalence.checks.state import CHECK as STATE_EQ
+from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of
 from pytest_ddl.equivalence.diagnosis.limitations import Limitation, known_limitation
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.moving_statistics import are_of_replicas, is_moving_statistic
@@ -55,5 +56,8 @@ def is_of_replicas(finding: Finding, comparison: Comparison) -> bool:
     distributed = comparison.distributed
     if finding.check not in (REPLICA_EQ, STATE_EQ) or not finding.step or distributed.num_replicas < 2:
         return False
-    of_keras = is_moving_statistic(distributed, finding.variable or "")
-    return of_keras and are_of_replicas(comparison, finding.step)
+    if not is_moving_statistic(distributed, finding.variable or ""):
+        return False
+    # Where random numbers differ from one device, so do the statistics behind them, and no run can show whose they are.
+    random = not distributed.neutralized and bool(draws_of(*comparison.records))
+    return random or are_of_replicas(comparison, finding.step)
