@@ -225,6 +225,13 @@ def test_nothing_observed_never_passes() -> None:
     assert not judge(empty, empty).passed
 
 
+def test_one_reason_of_several_checks_is_printed_once() -> None:
+    text = str(judge(*pair(Program(replicas=2, truncate=0))))
+    headline, _empty, table = text.partition("\n\n")
+    assert "no training step was recorded" in headline
+    assert " ".join(table.split()).count("no training step was recorded") == 1
+
+
 def test_no_steps_is_inconclusive_in_every_check() -> None:
     report = judge(*pair(Program(replicas=2, truncate=0)))
     assert report.verdict == "inconclusive"

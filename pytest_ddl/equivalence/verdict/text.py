@@ -297,10 +297,10 @@ def _table(report: Rendered) -> Iterator[str]:
     idle = [result for result in report.results if result.outcome is Outcome.NOT_APPLICABLE]
     unable: dict[str, list[str]] = {}
     for result in report.results:
-        if result.outcome is Outcome.INCONCLUSIVE and result.follows:
+        if result.outcome is Outcome.INCONCLUSIVE:
             unable.setdefault(result.reason, []).append(result.check)
     for result in report.results:
-        alike = unable.get(result.reason, []) if result.follows else []
+        alike = unable.get(result.reason, []) if result.outcome is Outcome.INCONCLUSIVE else []
         if result not in idle and len(alike) < 2:
             reason = result.reason if result.outcome is not Outcome.FAIL else _first_cause(result, report)
             yield from _wrapped(f"{result.check:<11} {_label(result, report):<13} {reason}", indent=" " * 26)
