@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class Equation:
     """The part that no test asserts."""
     untested: str = ""
     """The reason if no test can assert it here."""
+    quantities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the sentence speaks of, in its words -> tests that compare it."""
 
 
 def ids() -> list[str]:
@@ -66,11 +68,31 @@ def load(text: str) -> list[Equation]:
         empty = [name for name in ("id", "what", "truth") if not entry.get(name)]
         if unknown or empty or not set(entry["truth"]) <= set(TRUTHS):
             raise ValueError(f"{FILE.name}: {entry}: unknown {unknown}, missing {empty}; truth is some of {TRUTHS}")
+        quantities = entry.get("quantities", {})
+        if quantities:
+            entry = {**entry, **_of_quantities(entry)}
         if bool(entry.get("tests")) == bool(entry.get("untested")):
             raise ValueError(f"{FILE.name}: {entry['id']} needs tests, or the reason why it is untested, and not both")
         lists: dict[str, Any] = {name: tuple(entry.get(name, ())) for name in ("truth", "tests")}
+        lists["quantities"] = {name: tuple(tests) for name, tests in quantities.items()}
         found.append(Equation(**{**entry, **lists}))
     return found
+
+
+def _of_quantities(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tests of an entry with quantities, and as its part those that no test compares.
+
+    :raises ValueError: if the entry claims tests or a part by itself, or if its sentence lacks a quantity.
+    """
+    quantities: Mapping[str, Sequence[str]] = entry["quantities"]
+    claimed = [name for name in ("tests", "part") if name in entry]
+    strange = [name for name in quantities if name not in entry["what"]]
+    if claimed or strange:
+        raise ValueError(
+            f"{FILE.name}: {entry['id']}: {claimed} follow from quantities; not in the sentence: {strange}"
+        )
+    tests = dict.fromkeys(test for of_one in quantities.values() for test in of_one)
+    return {"tests": [*tests], "part": ", ".join(name for name, of_one in quantities.items() if not of_one)}
 
 
 def equations() -> list[Equation]:
@@ -81,8 +103,10 @@ def equations() -> list[Equation]:
 def report(found: Sequence[Equation]) -> str:
     """Return the numbers of equations that are asserted as a whole, in part and not, and what is missing."""
     part, untested = [one for one in found if one.part], [one for one in found if one.untested]
-    whole = len(found) - len(part) - len(untested)
-    lines = [f"{len(found)} equations: {whole} tested as a whole, {len(part)} in part, {len(untested)} not"]
+    whole = [one for one in found if not one.part and not one.untested]
+    shown = sum(bool(one.quantities) for one in whole)
+    told = f"{len(whole)} tested as a whole, {shown} of them quantity by quantity"
+    lines = [f"{len(found)} equations: {told}, {len(part)} in part, {len(untested)} not"]
     lines += [f"{one.id} in part, without: {one.part}" for one in part]
     lines += [f"{one.id} not tested: {one.untested}" for one in untested]
     return "\n".join(lines) + "\n"

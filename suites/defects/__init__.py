@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from suites.defects import collectives, dtensor, fitting, inputs, refusals, saving, servers, training, variables
+from suites.defects import (
+    collectives,
+    dtensor,
+    fitting,
+    inputs,
+    parameters,
+    refusals,
+    saving,
+    servers,
+    training,
+    variables,
+)
 from suites.defects.registry import DEFECTS, VARIABLE, Defect, plant_from_environment, planted
 
 __all__ = [
@@ -13,6 +24,7 @@ __all__ = [
     "dtensor",
     "fitting",
     "inputs",
+    "parameters",
     "plant_from_environment",
     "planted",
     "refusals",

@@ -193,3 +193,18 @@ def test_a_method_for_one_batch_does_what_its_parameters_say(space, ddl_strategy
             assert float(got) == pytest.approx(loss, rel=1e-6)
             np.testing.assert_allclose(model.get_weights()[0], follower.kernel, **BOUND)
     wrong.check()
+
+
+@pytest.mark.ddl(strategies=list(BOTH))
+@pytest.mark.ddl_item("fit.fit.shuffle")
+def test_each_shuffled_example_trains_once(ddl_strategy):
+    """The labels are powers of two, and the loss of an epoch is their mean: another choice has another sum.
+
+    The sum of the first 16 powers is that of no other 16 of them, even if one comes twice.
+    """
+    model = model_of(ddl_strategy)
+    labels = 2.0 ** np.arange(ROWS)
+    given = {"batch_size": 4, "epochs": 3, "verbose": 0, "shuffle": True}
+    # The predictions are 0, and the squared error is the label; no gradient reaches the weights.
+    history = model.fit(np.zeros((ROWS, FEATURES)), np.sqrt(labels)[:, None], **given).history
+    np.testing.assert_allclose(np.array(history["loss"]) * ROWS, 2.0**ROWS - 1, rtol=1e-6)

@@ -44,15 +44,30 @@ def test_a_wrong_entry_is_shown(rest, told):
         load(ENTRY + rest)
 
 
+def test_tests_and_the_missing_part_follow_from_quantities():
+    """A claim that nobody can check is refused: the quantities tell what is compared, and what is not."""
+    entry = '[[equation]]\nid = "C01"\nwhat = "Losses and rates are right."\ntruth = ["arithmetic"]\n'
+    (found,) = load(entry + 'quantities = { Losses = ["a", "b"], rates = [] }')
+    assert (found.tests, found.part) == (("a", "b"), "rates")
+    for wrong in ('tests = ["a"]\nquantities = { Losses = ["a"] }', 'quantities = { weights = ["a"] }'):
+        with pytest.raises(ValueError, match="C01"):
+            load(entry + wrong)
+
+
+def test_entries_that_were_refuted_name_their_quantities():
+    assert all(one.quantities and not one.part for one in equations() if one.id in ("F04", "F13", "F19", "F23"))
+
+
 def test_the_report_counts_and_tells_what_is_missing():
     truth, tests = ("arithmetic",), ("a",)
     found = [
         Equation("C01", "A sum.", truth, tests),
         Equation("C02", "A mean.", truth, tests, part="means of integers"),
         Equation("C03", "A gather.", truth, untested="it needs GPUs"),
+        Equation("C04", "A maximum.", truth, tests, quantities={"maximum": tests}),
     ]
     assert report(found).splitlines() == [
-        "3 equations: 1 tested as a whole, 1 in part, 1 not",
+        "4 equations: 2 tested as a whole, 1 of them quantity by quantity, 1 in part, 1 not",
         "C02 in part, without: means of integers",
         "C03 not tested: it needs GPUs",
     ]

@@ -1,0 +1,141 @@
+"""Defects of Keras in callbacks, initial values, metrics, losses, schedules and lookups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from suites.defects.registry import defect, replace, skip, twice
+
+
+def _doubles(owner: Any, name: str) -> None:
+    """Let a function return twice its result."""
+    replace(owner, name, lambda original: lambda *args, **kwargs: original(*args, **kwargs) * 2)
+
+
+@defect(r"test_callback_parameters\.py::test_(training_stops|the_rate_falls|files)")
+def each_number_improves() -> None:
+    """Callbacks that watch a number take each one for better than all before."""
+    from keras.src.callbacks.monitor_callback import MonitorCallback
+
+    replace(MonitorCallback, "_is_improvement", lambda _original: lambda *_args: True)
+
+
+@defect(r"test_callback_parameters\.py::test_a_rate_is")
+def rates_are_not_scheduled() -> None:
+    """LearningRateScheduler does nothing before an epoch."""
+    import keras
+
+    skip(keras.callbacks.LearningRateScheduler, "on_epoch_begin")
+
+
+@defect(r"test_callback_parameters\.py::test_a_table")
+def rows_are_written_twice() -> None:
+    """CSVLogger writes each row twice."""
+    import keras
+
+    twice(keras.callbacks.CSVLogger, "on_epoch_end")
+
+
+@defect(r"test_fit_parameters\.py|test_hooks_and_logs\.py")
+def losses_of_a_model_are_doubled() -> None:
+    """A model trains with twice its loss, tells it, and predicts twice its outputs."""
+    from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+    from keras.src.trainers.trainer import Trainer
+
+    _doubles(Trainer, "_compute_loss")
+    _doubles(TensorFlowTrainer, "predict")
+
+
+@defect(r"test_initial_values\.py::test_(variables|a_seed)")
+def seeds_depend_on_the_strategy() -> None:
+    """The numbers of a seed are others if there is a strategy."""
+    import tensorflow as tf
+    from keras.src.backend.tensorflow import random
+
+    def make(original: Any) -> Any:
+        return lambda seed: original(seed) + (1 if tf.distribute.has_strategy() else 0)
+
+    replace(random, "_cast_seed", make)
+
+
+@defect(r"test_initial_values\.py::test_a_penalty")
+def penalties_are_doubled() -> None:
+    """Regularizers return twice their penalty."""
+    from keras.src.regularizers import regularizers
+
+    for name in ("L1", "L2", "L1L2", "OrthogonalRegularizer"):
+        _doubles(getattr(regularizers, name), "__call__")
+
+
+@defect(r"test_initial_values\.py::test_a_constraint")
+def constraints_are_ignored() -> None:
+    """Constraints return the weights as they are."""
+    from keras.src.constraints import constraints
+
+    for name in ("MaxNorm", "UnitNorm", "MinMaxNorm"):
+        replace(getattr(constraints, name), "__call__", lambda _original: lambda _self, w: w)
+
+
+@defect(r"test_(iou|metric)_parameters\.py::test_(an_overlap|classes|a_metric_is)")
+def results_of_metrics_are_doubled() -> None:
+    """Metrics of means, sums and overlaps return twice their result."""
+    from keras.src.metrics import iou_metrics, reduction_metrics
+
+    for owner in (iou_metrics.IoU, iou_metrics.MeanIoU, reduction_metrics.Mean, reduction_metrics.Sum):
+        _doubles(owner, "result")
+
+
+@defect(r"test_metric_parameters\.py::test_a_metric_of")
+def metrics_keep_their_state() -> None:
+    """Metrics do not begin again."""
+    from keras.src.metrics.metric import Metric
+
+    skip(Metric, "reset_state")
+
+
+@defect(r"test_loss_parameters\.py")
+def reduced_losses_are_doubled() -> None:
+    """Losses return twice their reduced value."""
+    from keras.src.losses import loss
+
+    _doubles(loss, "reduce_weighted_values")
+
+
+@defect(r"test_schedule_parameters\.py")
+def schedules_count_one_step_more() -> None:
+    """Schedules give the rate of the next step."""
+    from keras.src.optimizers.schedules import learning_rate_schedule
+
+    for one in vars(learning_rate_schedule).values():
+        if isinstance(one, type) and issubclass(one, learning_rate_schedule.LearningRateSchedule):
+            replace(one, "__call__", lambda original: lambda self, step: original(self, step + 1))
+
+
+@defect(r"test_lookup_parameters\.py")
+def lookups_lose_examples() -> None:
+    """Layers that look things up see the first example only if there is a strategy."""
+    import tensorflow as tf
+    from keras.src.layers import Discretization
+    from keras.src.layers.preprocessing.index_lookup import IndexLookup
+
+    def make(original: Any) -> Any:
+        return lambda self, inputs: original(self, inputs[:1] if tf.distribute.has_strategy() else inputs)
+
+    replace(IndexLookup, "call", make)
+    replace(Discretization, "call", make)
+
+
+@defect(r"test_optimizer_parameters\.py")
+def gradients_are_doubled_under_a_strategy() -> None:
+    """An optimizer applies twice the gradients if there is a strategy."""
+    import tensorflow as tf
+    from keras.src.optimizers.base_optimizer import BaseOptimizer
+
+    def make(original: Any) -> Any:
+        def apply(self: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
+            many = 2 if tf.distribute.has_strategy() else 1
+            return original(self, [None if one is None else one * many for one in grads], *args, **kwargs)
+
+        return apply
+
+    replace(BaseOptimizer, "apply", make)
