@@ -19,8 +19,13 @@ def install(put: Replacements, keras: Any, seed: int) -> None:
     """
     import tensorflow as tf
 
-    default_rng, made = np.random.default_rng, itertools.count(seed)
-    put.put(np.random, "default_rng", lambda given=None: default_rng(next(made) if given is None else given))
+    default_rng, draw = np.random.default_rng, np.random.randint
+
+    def seeded(given: Any = None) -> Any:
+        # From the generator that is equal on all workers, and that a comparison repeats with other numbers on each.
+        return default_rng(draw(2**31) if given is None else given)
+
+    put.put(np.random, "default_rng", seeded)
     put.put(tf.data.Dataset, "prefetch", lambda dataset, *_size, **_options: dataset)
     in_order, generator = tf.data.Dataset.map, keras.random.SeedGenerator
     following = generator.next
