@@ -295,7 +295,7 @@ def _titles(summary: EvaluationSummary) -> dict[str, str]:
         "time": f"seconds {to}",
         "throughput": "examples/s",
         "efficiency": "efficiency",
-        "share": "comm. share",
+        "share": "cost of distribution",
         "data": "comm. per step",
         "memory": "MiB of each rank",
         "energy": "J/1000 examples",

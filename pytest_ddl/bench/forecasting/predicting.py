@@ -180,7 +180,7 @@ def _point(posterior: Posterior, size: Size, *, strong: bool) -> ForecastPoint:
     if not reason and posterior.fitted.misfit > LARGEST_MISFIT:
         reason = (
             f"the measured times contradict each other by {posterior.fitted.noise:.0%}, and no term explains that: "
-            "measure again"
+            "stop other programs on this machine, and measure again with more --launches"
         )
     if reason:
         return ForecastPoint(size, refused=reason)
