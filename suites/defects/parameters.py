@@ -125,7 +125,7 @@ def lookups_lose_examples() -> None:
     replace(Discretization, "call", make)
 
 
-@defect(r"test_optimizer_parameters\.py")
+@defect(r"test_layer_parameters\.py|test_optimizer_parameters\.py")
 def gradients_are_doubled_under_a_strategy() -> None:
     """An optimizer applies twice the gradients if there is a strategy."""
     import tensorflow as tf

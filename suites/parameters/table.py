@@ -27,7 +27,7 @@ FILE = Path(__file__).with_name("left_out.toml")
 FILES = (
     *("test_loss_parameters", "test_metric_parameters", "test_optimizer_parameters", "test_schedule_parameters"),
     *("test_initial_values", "test_hooks_and_logs", "test_fit_parameters", "test_callback_parameters"),
-    *("test_lookup_parameters", "test_iou_parameters"),
+    *("test_layer_parameters", "test_lookup_parameters", "test_iou_parameters"),
 )
 """Files of properties with ``SPACES``."""
 
