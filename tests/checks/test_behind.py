@@ -9,15 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 from simulated_gradients import (
+    Batch,
     Gradient,
     Way,
     added,
     averaged,
+    clipped_globally,
     coupled,
+    global_mean,
     local_mean,
     masked,
     masked_locally,
     scaled,
+    summed,
     train,
 )
 from simulated_training import Program, pair
@@ -27,6 +31,7 @@ from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import LayerRecord, StepRecord, TrainingRecord
 
 UNEVEN = (12, 5, 12)
+BEFORE = "gradient-clipped-before-aggregation"
 
 DECLARED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "state-not-aggregated": ({}, {"state_local": True}),
@@ -250,6 +255,56 @@ def _open_after_a_step(report: Report) -> bool:
     """Return whether the steps after an excused one are all that is left open."""
     (reason,) = report.inconclusive or ("",)
     return not report.findings and "is excused in step 1, and the steps after it" in reason
+
+
+CLIPPED: dict[str, Callable[[Sequence[Gradient]], list[Gradient]]] = {
+    "sum": lambda parts: summed([clipped_globally(0.3, part) for part in parts]),
+    "mean": lambda parts: averaged([clipped_globally(0.3, part) for part in parts]),
+}
+CLIPPED_RIGHTLY: dict[str, Callable[[Sequence[Gradient]], list[Gradient]]] = {
+    "sum": lambda parts: [clipped_globally(0.3, whole) for whole in summed(parts)],
+    "mean": lambda parts: [clipped_globally(0.3, whole) for whole in averaged(parts)],
+}
+OF_REPLICA = {"sum": global_mean, "mean": local_mean}
+
+
+def _one_layer_larger(weights: Gradient, batch: Batch) -> Gradient:
+    gradient = global_mean(weights, batch)
+    return {**gradient, "kernel": 1.5 * gradient["kernel"]} if batch.replicas > 1 else gradient
+
+
+def _one_variable_of_the_first(parts: Sequence[Gradient], _step: int) -> list[Gradient]:
+    if len(parts) == 1:
+        return list(parts)
+    return [{**part, "bias": 2.0 * (replica == 0) * part["bias"]} for replica, part in enumerate(parts)]
+
+
+def _all_larger(weights: Gradient, batch: Batch) -> Gradient:
+    return scaled(global_mean(weights, batch), float(batch.replicas))
+
+
+BEHIND_A_LIMIT: dict[str, dict[str, Any]] = {
+    "scale of one layer": {"computed": _one_layer_larger},
+    "scale that the limit hides": {"computed": _all_larger},
+    "one variable of one replica": {"handed": _one_variable_of_the_first},
+}
+
+
+@pytest.mark.parametrize("second", BEHIND_A_LIMIT)
+def test_a_declared_limit_hides_no_wrong_gradient(second: str) -> None:
+    """The update follows from the gradients of the replicas, but these are not those of one device."""
+    wrong = Way(reduced=CLIPPED["sum"], **BEHIND_A_LIMIT[second])
+    report = _declared(Way(reduced=CLIPPED_RIGHTLY["sum"]), wrong, BEFORE)
+    assert report.verdict != "pass", str(report)
+    assert any("a second defect behind it would not be seen" in reason for reason in report.inconclusive), str(report)
+
+
+@pytest.mark.parametrize("join", CLIPPED)
+def test_a_declared_limit_leaves_only_the_later_steps_open(join: str) -> None:
+    computed = OF_REPLICA[join]
+    right = Way(computed=computed, reduced=CLIPPED_RIGHTLY[join])
+    report = _declared(right, Way(computed=computed, reduced=CLIPPED[join]), BEFORE)
+    assert _open_after_a_step(report), str(report)
 
 
 def test_a_coupled_loss_cannot_be_seen_behind() -> None:

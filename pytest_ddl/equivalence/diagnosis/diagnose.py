@@ -49,7 +49,8 @@ def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagno
     if first.grounds is Grounds.EXCLUSION:
         evidence, look_at = "; ".join((evidence, *facts_of(case), ratios(case))), places_of(case)
     also = list(dict.fromkeys(also))
-    named = (first.cause, evidence, tuple(also), excused, first.grounds, look_at, first.fix)
+    grounds = first.grounds if first.is_grounded else Grounds.PATTERN
+    named = (first.cause, evidence, tuple(also), excused, grounds, look_at, first.fix)
     return Diagnosis(*named, tape=tape_of(case), besides=first.besides)
 
 

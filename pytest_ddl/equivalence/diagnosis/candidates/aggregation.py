@@ -12,6 +12,7 @@ from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Motion, 
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     CLIPS,
     adds_up,
+    grounds_behind,
     plain_normalization,
     random_sources,
     tell_apart,
@@ -56,7 +57,8 @@ def own_gradient(case: Case) -> Fit | None:
             if apart and not unexplained:
                 names = ", ".join(motion.variable.name for motion in apart[:3])
                 whole = f"all {len(apart)} weights" if len(apart) == len(case.pulls) else names
-                return Fit(CAUSE, f"{whole} moved {how}: the {source} replicas reproduce the update of each")
+                evidence = f"{whole} moved {how}: the {source} replicas reproduce the update of each"
+                return Fit(CAUSE, evidence, is_grounded=grounds_behind(case, source, 1.0, 1.0 / case.replicas))
     return None
 
 

@@ -74,6 +74,8 @@ class Fit:
     """Causes that act at the same time."""
     fix: str | None = None
     """Fix that replaces the usual one of the cause."""
+    is_grounded: bool = True
+    """False if the gradients from which the update was recomputed are not those of one device, as the cause says."""
 
     @property
     def exact(self) -> bool:

@@ -9,7 +9,14 @@ import numpy as np
 
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Motion, Source, reproduces
-from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up, combined, configured_limit, limits_of, total_of
+from pytest_ddl.equivalence.diagnosis.candidates.shared import (
+    adds_up,
+    combined,
+    configured_limit,
+    grounds_behind,
+    limits_of,
+    total_of,
+)
 from pytest_ddl.equivalence.evidence.arrays import Float, coefficient, difference, flat, magnitude, norm
 from pytest_ddl.equivalence.evidence.combination import Clip, clips_between, global_norm, solve
 from pytest_ddl.equivalence.evidence.gradients import sparse_variables
@@ -45,6 +52,7 @@ def clipped_parts(case: Case) -> Fit | None:
                         f"the {how} of the {source} the replicas (sizes {sizes}), each cut by {clip}, reproduces the "
                         "update",
                         also=lost,
+                        is_grounded=grounds_behind(case, source, share),
                     )
     return None
 
@@ -211,7 +219,8 @@ def equal_sizes(case: Case) -> Fit | None:
         allowed = sum(slack * size for slack, size in zip(weights.slack, sizes, strict=True))
         if max(sizes) - min(sizes) > allowed and max(cut) - min(cut) <= allowed:
             norms = ", ".join(f"{size:.4g}" for size in sizes)
-            return Fit(BEFORE, f"the {source} the replicas (norms {norms}) all enter the update with the same norm")
+            evidence = f"the {source} the replicas (norms {norms}) all enter the update with the same norm"
+            return Fit(BEFORE, evidence, is_grounded=grounds_behind(case, source, *_shares(case)))
     return None
 
 
@@ -239,7 +248,8 @@ def equal_sizes_of_weights(case: Case) -> Fit | None:
             if sizes[-1] - sizes[0] > allowed and entered[-1] - entered[0] <= allowed:
                 equal.append(motion.variable.name)
         if equal and possible:
-            return Fit(BEFORE, f"the {source} the replicas enter the update of {', '.join(equal[:3])} with equal norms")
+            evidence = f"the {source} the replicas enter the update of {', '.join(equal[:3])} with equal norms"
+            return Fit(BEFORE, evidence, is_grounded=grounds_behind(case, source, *_shares(case)))
     return None
 
 
@@ -267,10 +277,14 @@ def equal_sizes_by_variable(case: Case) -> Fit | None:
             elif max(weights.values) - min(weights.values) > sum(weights.slack):
                 return None
         if cut:
-            return Fit(
-                BEFORE, f"the {source} the replicas all enter the update of a weight with the same norm ({example})"
-            )
+            evidence = f"the {source} the replicas all enter the update of a weight with the same norm ({example})"
+            return Fit(BEFORE, evidence, is_grounded=grounds_behind(case, source, *_shares(case)))
     return None
+
+
+def _shares(case: Case) -> tuple[float, float]:
+    """Return the shares that a replica's gradient may have: a program sums the gradients or takes their mean."""
+    return 1.0, 1.0 / case.replicas
 
 
 def _limits(case: Case, source: Source) -> Iterator[Clip]:

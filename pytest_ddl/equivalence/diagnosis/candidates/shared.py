@@ -137,10 +137,20 @@ def odd_replicas(case: Case) -> list[int]:
     return odd if len(odd) < len(found) else []
 
 
-def adds_up(case: Case, source: Source) -> bool:
-    """Return whether the gradients of the replicas add up to that of one device."""
-    summed, close = total_of(source), case.close(case.replicas)
+def adds_up(case: Case, source: Source, share: float = 1.0) -> bool:
+    """Return whether the gradients of the replicas, each with the same share, add up to that of one device."""
+    summed, close = combined(source, [share] * case.replicas), case.close(case.replicas)
     return set(summed) == set(source.own) and all(close(i, summed[i], own) for i, own in source.own.items())
+
+
+def grounds_behind(case: Case, source: Source, *shares: float) -> bool:
+    """Return whether gradients up to a stage are those of one device, in the sum or with another share of each replica.
+
+    An update that is recomputed from wrong gradients shows how they were combined, and not that they are right.
+    """
+    stages = list(GradientStage)
+    before = [other for other in case.sources if stages.index(other.stage) <= stages.index(source.stage)]
+    return any(all(adds_up(case, other, share) for other in before) for share in shares or (1.0,))
 
 
 def assigned_by_the_program(case: Case) -> list[str]:
