@@ -138,7 +138,7 @@ def test_a_copy_that_is_not_installed_is_named(install: Install) -> None:
 def test_the_tested_versions_are_those_of_the_matrix() -> None:
     cells = tomllib.loads(CELLS.read_text())["cells"]
     for name, key in (("TensorFlow", "tensorflow"), ("Keras", "keras")):
-        known = [Version(version) for cell in cells for version in cell[key] if version != "newest"]
+        known = [Version(version) for cell in cells for version in cell[key] if version[0].isdigit()]
         limit = Version(versions.TESTED_BELOW[name])
         assert max(known) < limit
         assert max(known).release[:2] == (limit.major, limit.minor - 1)

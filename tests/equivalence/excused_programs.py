@@ -34,6 +34,7 @@ def _train(
     momentum: float = 0.0,
     limit: float | None = None,
     limit_of_each: float | None = None,
+    factor_of_bias: float = 1.0,
     penalty: float = 0.0,
 ) -> None:
     """Train in a loop.
@@ -44,6 +45,7 @@ def _train(
     :param momentum: momentum of the optimizer under the strategy only.
     :param limit: limit to which the optimizer cuts the gradient.
     :param limit_of_each: limit to which the optimizer cuts the gradient of each variable.
+    :param factor_of_bias: factor on the gradient of the last bias, under the strategy only.
     :param penalty: size of a term that every replica adds in whole.
     """
     generator = np.random.default_rng(0)
@@ -72,6 +74,8 @@ def _train(
             if penalty:
                 loss += penalty * tf.reduce_sum(tf.square(model.trainable_variables[-1]))
         gradients = tape.gradient(loss, model.trainable_variables)
+        if run.num_replicas > 1:
+            gradients[-1] *= factor_of_bias
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         if change is not None:
             change(state, features, run)
@@ -168,6 +172,11 @@ def doubled_on_purpose_and_again_later(run: Any) -> None:
 def clips_and_penalizes_on_each_replica(run: Any) -> None:
     """The penalty of a bias that begins at zero shows from the second step on."""
     _train(run, exact=True, limit=0.5, penalty=1.0)
+
+
+def clips_on_each_replica_and_scales_a_bias(run: Any) -> None:
+    """Each update follows from the clipped parts, whatever the program did to them before."""
+    _train(run, exact=True, limit=0.5, factor_of_bias=1.5)
 
 
 def doubled_with_another_momentum(run: Any) -> None:

@@ -81,6 +81,15 @@ def test_steps_after_declared_clipping_are_compared_from_equal_weights():
 
 @pytest.mark.nightly
 @pytest.mark.slow
+def test_declared_clipping_does_not_excuse_wrong_gradients_behind_it():
+    expect = {"gradient-clipped-before-aggregation": "on purpose"}
+    report = check_training(programs.clips_on_each_replica_and_scales_a_bias, "mirrored", expect=expect, **GIVEN)
+    assert report.verdict == "inconclusive", str(report)
+    assert any("a second defect behind it would not be seen" in reason for reason in report.inconclusive)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_parts_that_are_clipped_and_cancel_are_recomputed():
     expect = {"gradient-clipped-before-aggregation": "on purpose"}
     report = check_training(programs.clips_each_variable_on_each_replica, "mirrored", expect=expect, **GIVEN)
