@@ -13,7 +13,8 @@ from suites.parameters.spaces import Arguments, Wrong, find
 from suites.running import replicas_of
 from suites.steps import WEIGHTS, Steps, total
 from suites.subject import value_of
-from suites.tables.optimizers import FAMILIES, WRAPPERS, Array, Family
+from suites.tables.optimizer_families import FAMILIES, WRAPPERS, Family
+from suites.tables.optimizers import Array
 
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings("ignore:Gradients do not exist")]
 
