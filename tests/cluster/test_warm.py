@@ -25,6 +25,7 @@ from pytest_ddl.cluster.warm.zygotes import WarmZygotes
 from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness, built_in_launchers
 from pytest_ddl.items.selection import DdlMark
+from pytest_ddl.strategies.machine import GPU_GROWTH
 from pytest_ddl.strategies.registry import StrategyRegistry
 from tests.polling import wait_until
 
@@ -78,6 +79,8 @@ def test_key_changes_with_what_an_import_reads(tmp_path: Path) -> None:
     environ = {"PATH": "/bin", "HOME": str(tmp_path)}
     key = warm.key_of(environ)
     assert warm.key_of({**environ, "TERM": "dumb", "PYTEST_ADDOPTS": "-q", "TMPDIR": "/x"}) == key
+    # A run of pytest sets it, and the command that starts the server does not.
+    assert warm.key_of({**environ, GPU_GROWTH: "true"}) == key
     assert warm.key_of({**environ, "TF_ENABLE_ONEDNN_OPTS": "0"}) != key
     assert warm.key_of({**environ, "KERAS_BACKEND": "jax"}) != key
     assert warm.key_of({**environ, "A_NAME_THAT_NOBODY_KNOWS": "1"}) != key

@@ -31,6 +31,7 @@ from pytest_ddl.cluster import strays
 from pytest_ddl.cluster.file_lock import locked
 from pytest_ddl.cluster.warm.server import SOFT_LIMITS
 from pytest_ddl.cluster.zygote import short_path
+from pytest_ddl.strategies.machine import GPU_GROWTH
 
 IDLE_MINUTES = 15.0
 """Minutes without a run after which a warm server ends."""
@@ -45,18 +46,10 @@ _FREE = frozenset(
     (
         *("PWD", "OLDPWD", "SHLVL", "_", "HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP", "COLUMNS", "LINES", "PS1"),
         *("TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "COLORTERM", "DISPLAY", "WINDOWID", "TMUX", "TMUX_PANE"),
-        *(
-            "PYTHONPATH",
-            "LS_COLORS",
-            "LESSOPEN",
-            "LESSCLOSE",
-            "EDITOR",
-            "PAGER",
-            "VISUAL",
-            "MAIL",
-            "HOSTNAME",
-            "INVOCATION_ID",
-        ),
+        *("PYTHONPATH", "LS_COLORS", "LESSOPEN", "LESSCLOSE", "EDITOR", "PAGER", "VISUAL", "MAIL", "HOSTNAME"),
+        "INVOCATION_ID",
+        # Read when a device is made. A run sets it for itself, and pytest-ddl warm does not.
+        GPU_GROWTH,
     )
 )
 _FREE_PREFIXES = ("PYTEST_", "SSH_", "XDG_", "GITHUB_", "RUNNER_", "VSCODE_", "_PYTEST_DDL_", "DBUS_", "COV_CORE_")
