@@ -16,8 +16,9 @@ from packaging.specifiers import SpecifierSet
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.faults.verdict import RecoveryVerdict
+from pytest_ddl.items.selection import KERAS
 from suites.installed import version_of
-from suites.subject import KERAS, KERAS_3
+from suites.subject import KERAS_3
 
 if sys.version_info >= (3, 11):
     import tomllib

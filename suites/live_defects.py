@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from pytest_ddl.items.selection import KERAS
 from suites.known_failures import FILE, REPROS, KnownFailure, load
 from suites.matrix.cells import newest
 from suites.reports import Program
-from suites.subject import KERAS
 
 
 class Harm(Enum):

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_ddl.items.selection import KERAS
 from suites.known_failures import FILE, REPROS, installed, load
 from suites.matrix.cells import newest
-from suites.subject import KERAS
 
 EXPECTED = "Expected:"
 """Line of a docstring after which it says what should happen."""
