@@ -13,6 +13,7 @@ from pytest_ddl.equivalence.diagnosis.limitations import (
     known_limitation,
 )
 from pytest_ddl.equivalence.diagnosis.mistakes import (
+    DATASET_OF_THE_COORDINATOR,
     KERAS_LOOP_IN_RUN,
     STATE_OF_THE_GLOBAL_BATCH,
     VALUE_OF_EVERY_REPLICA,
@@ -38,6 +39,11 @@ PARTS = (
 STATEFUL = (
     "If an RNN is stateful, the batch size of the input sequences must be the same as the batch size of the state."
 )
+COPIED = (
+    "Input has an error, the original exception is InvalidArgumentError(), error message is Failed copying input "
+    "tensor from /job:chief/replica:0/task:0/device:CPU:0 to /job:worker/replica:0/task:1/device:CPU:0 in order to run "
+    "__inference_<lambda>_181: Unable to parse tensor proto"
+)
 OUTSIDE = "you are using a PerReplica object while not inside a replica context, which is not supported."
 MERGE = "`merge_call` called while defining a new graph or a tf.function."
 
@@ -49,6 +55,10 @@ def raised(message: str, *frames: tuple[str, str]) -> ErrorRecord:
 
 
 KNOWN = {
+    "a dataset of the coordinator": (
+        raised(COPIED, ("/project/train.py", "train"), ("/venv/site-packages/tensorflow/a.py", "join")),
+        DATASET_OF_THE_COORDINATOR,
+    ),
     "train_on_batch": (raised(CROSS_REPLICA, RUN, USER, (TRAINER, "train_on_batch"), RUN), KERAS_LOOP_IN_RUN),
     "as the function of run": (raised(CROSS_REPLICA, USER, RUN, (TRAINER, "test_on_batch"), RUN), KERAS_LOOP_IN_RUN),
     "fit": (raised(INNER_NEXT, RUN, USER, FILTERED, NEXT), KERAS_LOOP_IN_RUN),

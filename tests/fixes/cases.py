@@ -41,6 +41,7 @@ ADVICE: Mapping[str, str] = {
     "examples-left-out": "the selection is removed, whatever it is",
     "pairs-broken": "which operation is applied to both depends on the program",
     "update-outside-of-run": "the update moves into the replica function, whatever it is",
+    "dataset-of-the-coordinator": "the lines that make the dataset move",
     "iterator-for-a-batch": "the line is added at the beginning of the step",
     "synchronized-in-a-branch": "which condition moves out of the replica function depends on the program",
     "closures-per-step": "the number of steps is the program's own",

@@ -222,6 +222,10 @@ SPECIAL: Mapping[str, Fix] = {
         "Save what decides when training ends with the step, and restore it: a callback keeps its counters in "
         "attributes (EarlyStopping: wait and best), which no checkpoint contains."
     ),
+    "dataset-of-the-coordinator": Fix(
+        "A dataset cannot be sent to a worker. Make it inside the function that create_per_worker_dataset gets, so "
+        "that each worker makes its own."
+    ),
     "iterator-for-a-batch": Fix(
         "A train_step that takes its own data gets an iterator, not a batch: begin it with batch = next(iterator)."
     ),

@@ -46,6 +46,11 @@ STATE_OF_THE_GLOBAL_BATCH = Mistake(
     SPECIAL["stateful-layer"],
     through=r"[/\\]keras[/\\].*",
 )
+DATASET_OF_THE_COORDINATOR = Mistake(
+    r"Failed copying input tensor.{0,800}Unable to parse tensor proto",
+    "worker-raised",
+    SPECIAL["dataset-of-the-coordinator"],
+)
 
 MISTAKES: tuple[Mistake, ...] = (
     # Before the mistakes in an update, whose messages also speak of the cross-replica context.
@@ -83,6 +88,7 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
     VALUE_OF_EVERY_REPLICA,
     STATE_OF_THE_GLOBAL_BATCH,
+    DATASET_OF_THE_COORDINATOR,
 )
 
 
