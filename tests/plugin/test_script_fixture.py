@@ -15,8 +15,9 @@ TRAIN = """
             x, y = data
             with tf.GradientTape() as tape:
                 error = tf.reduce_mean(tf.square(self(x, training=True) - y))
-                replicas = tf.distribute.get_strategy().num_replicas_in_sync
-                loss = options.factor * error / (replicas if options.divide else 1)
+                loss = options.factor * error
+                if options.divide:
+                    loss /= tf.distribute.get_strategy().num_replicas_in_sync
             self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
             return {"error": error}
 
