@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, Literal, NoReturn
 
 from pytest_ddl.bench.outcome import FAILED, USAGE
+from pytest_ddl.messages import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Command:
     summary: str
     module: str
     passes_on: Literal["nothing", "unknown", "rest"] = "nothing"
-    """What the command passes on as ``options.rest``: unknown options and all after ``--``, or the latter."""
+    """Arguments that the command passes on as ``options.rest``: unknown options and all after ``--``, or the latter."""
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -139,7 +140,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.rest = [*unknown, *given[end + 1 :]]
     refused = {"unknown": [], "rest": unknown, "nothing": [*unknown, *given[end:]]}[passes_on]
     if refused:
-        subparsers.choices[given[0]].error(f"unrecognized arguments: {' '.join(refused)}")
+        chosen = subparsers.choices[given[0]]
+        known = [name for action in chosen._actions for name in action.option_strings]
+        guesses = "".join(did_you_mean(one.partition("=")[0], known) for one in refused if one.startswith("--"))
+        chosen.error(f"unrecognized arguments: {' '.join(refused)}{guesses}")
     status: int = options.main(options)
     return status
 

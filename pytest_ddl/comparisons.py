@@ -10,7 +10,7 @@ import pytest
 from pytest_ddl.equivalence.runs.question import SEED
 from pytest_ddl.items.selection import label
 from pytest_ddl.messages import no_such_argument
-from pytest_ddl.terminal import EXPECTED_END, KNOWN_BEHAVIOR, TOLERATED, begin_with_cause, status_line
+from pytest_ddl.terminal import EXPECTED_END, KNOWN_BEHAVIOR, NOT_COMPARED, TOLERATED, begin_with_cause, status_line
 from pytest_ddl.training.compiled import STEPS_OF_FIT, CompiledTraining
 
 if TYPE_CHECKING:
@@ -247,6 +247,8 @@ def assert_equivalence(
         item.user_properties.append((TOLERATED, text))
     for behavior in report.known_behaviors:
         item.user_properties.append((KNOWN_BEHAVIOR, behavior.id))
+    for name in report.known_ends:
+        item.user_properties.append((NOT_COMPARED, name))
     known = report.verdict == "known" and not _is_marked_xfail(item)
     blamed = strict or not report.comparable or report.program_reasons
     excused = known or report.expected_end is not None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -53,40 +53,34 @@ class Setting:
     origin: str
 
 
-def parse_seconds(text: str) -> float:
-    """Parse a positive number of seconds.
+def positive(unit: str, example: int) -> Callable[[str], float]:
+    """Return a function that parses a positive number of a unit, and raises a :class:`ValueError` for other text."""
 
-    :raises ValueError: for any other text.
-    """
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise ValueError(f"{text!r} is not a positive number of seconds, for example 60")
-    return seconds
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = 0.0
+        if not 0 < number < float("inf"):
+            raise ValueError(f"{text!r} is not a positive number of {unit}, for example {example}")
+        return number
 
-
-def seconds_argument(text: str) -> float:
-    """Parse a positive number of seconds, as a type for :mod:`argparse`."""
-    try:
-        return parse_seconds(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return parse
 
 
-def parse_megabytes(text: str) -> float:
-    """Parse a positive number of megabytes.
+parse_seconds, parse_megabytes = positive("seconds", 60), positive("megabytes", 500)
 
-    :raises ValueError: for any other text.
-    """
-    try:
-        size = float(text)
-    except ValueError:
-        size = 0.0
-    if not 0 < size < float("inf"):
-        raise ValueError(f"{text!r} is not a positive number of megabytes, for example 500")
-    return size
+
+def argument(parse: Callable[[str], float]) -> Callable[[str], float]:
+    """Return a function that parses a value for :mod:`argparse`, which shows only messages of an error of its own."""
+
+    def parse_argument(text: str) -> float:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parse_argument
 
 
 def parse_range(text: str) -> str:
@@ -282,6 +276,12 @@ def add_options(parser: pytest.Parser) -> None:
     )
     # What ``pytest-ddl check`` collects.
     group.addoption("--ddl-check", metavar="JSON", help=argparse.SUPPRESS)
+
+
+def explain_missing_xdist(config: pytest.Config, parser: pytest.Parser, args: Sequence[str]) -> None:
+    """Let pytest's error about an unknown ``-n`` say what to install. Without an error, nothing is printed."""
+    if any(arg.startswith(("-n", "--numprocesses")) for arg in args) and not config.pluginmanager.hasplugin("xdist"):
+        parser.extra_info["-n"] = "needs pytest-xdist: pip install pytest-xdist"
 
 
 def resolve(config: pytest.Config, environ: Mapping[str, str] | None = None) -> Settings:

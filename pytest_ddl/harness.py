@@ -8,7 +8,7 @@ import site
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -19,6 +19,7 @@ from pytest_ddl.cluster.state.surroundings import Snapshot
 from pytest_ddl.config import Settings, UsageError
 from pytest_ddl.hosts.transport import TransportArgumentError
 from pytest_ddl.items.selection import DdlMark
+from pytest_ddl.launchers import built_in_launchers, chosen_launcher, environ_of_ranks, keras_environ
 from pytest_ddl.strategies.base import Machine, StrategyDefinition
 from pytest_ddl.strategies.machine import (
     MISSING_TENSORFLOW,
@@ -149,7 +150,7 @@ class Harness:
             if tensorflow_version() is None:
                 raise UsageError(MISSING_TENSORFLOW)
             if self.over_hosts:
-                from pytest_ddl.hosts.devices import machine_of_hosts
+                from pytest_ddl.hosts.placement import machine_of_hosts
 
                 self._machine, self._problem_of_hosts = machine_of_hosts(lambda: self.pool.launcher)
                 return self._machine
@@ -202,54 +203,22 @@ class Harness:
 
         :raises pytest.UsageError: if ``--ddl-launcher`` names none.
         """
-        from pytest_ddl.hosts.transports.registry import launcher_over, parse_launcher
+        return chosen_launcher(self.settings, self._launchers, self._transports, self._project)
 
-        try:
-            name, given = parse_launcher(self.settings["launcher"])
-        except ValueError as error:
-            raise self.settings.error("launcher", error) from None
-        if name in self._transports:
-            return name, launcher_over(name, self._transports[name], given, self.settings["hosts"], self._project())
-        if name not in self._launchers:
-            valid = ", ".join([*self._launchers, *self._transports])
-            raise self.settings.error("launcher", f"no such launcher; valid: {valid}")
-        if self.settings["sync"]:
-            raise self.settings.error("sync", f"the launcher {name} runs where the files are; leave it out")
-        if given:
-            raise self.settings.error("launcher", f"{name} takes no settings in brackets")
-        if self.settings["hosts"]:
-            raise self.settings.error("hosts", f"the launcher {name} takes no hosts")
-        return name, self._launchers[name]
-
-    def _project(self) -> Project | None:
-        """Return what to copy to each host, if the user wants that."""
-        if not self.settings["sync"]:
-            return None
+    def _project(self) -> Project:
+        """Return what to copy to each host: the project, without what each host has at the same path."""
         from pytest_ddl.hosts.project import Project
 
-        # Ranks find these at the same path: folders of the session, and packages that are installed on each host.
         kept = (str(self.folder), sys.prefix, site.getuserbase(), *sysconfig.get_paths().values())
         return Project.of(self._root or Path.cwd(), self.settings["sync-limit"], kept)
 
     def worker_environ(self) -> dict[str, str]:
-        """Return the environment of workers: that of this process, with changes.
-
-        TensorFlow logs only errors unless the user has set ``TF_CPP_MIN_LOG_LEVEL``. Calls to a dead task fail at once,
-        as TensorFlow's guide to parameter server training requires for every task.
-        """
-        from pytest_ddl.cluster.obstacles import without_proxy_here
-
-        environ = dict(os.environ)
-        environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        environ.setdefault("GRPC_FAIL_FAST", "use_caller")
-        if self.settings.origin("keras") != "default":
-            environ.update(_keras_environ(self.settings["keras"]))
+        """Return the environment of workers: that of this process, with changes."""
         # Workers are killed and cannot clean up. Their temporary folder is removed with the session's folder.
         folder = self.folder / "tmp"
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        environ["TMPDIR"] = str(folder)
-        return {**environ, **without_proxy_here(environ)}
+        return environ_of_ranks(self.settings, folder)
 
     def warm_up(self) -> None:
         """Start the launcher now, so that TensorFlow is imported while other work goes on."""
@@ -318,7 +287,7 @@ class Harness:
             device=self.device_for(spec, mark),
             timeout=START_TIMEOUT,
             fresh=fresh or mark.is_alone,
-            environ={**_keras_environ(mark.keras), **(environ or {})},
+            environ={**keras_environ(mark.keras), **(environ or {})},
             make_arguments=self._make_arguments(spec, mark),
             sessions=sessions,
             exclusive=exclusive,
@@ -419,31 +388,3 @@ def process_harness() -> Harness:
         # Not atexit, because processes of multiprocessing never run its functions.
         Finalize(None, _process_harness.close, exitpriority=0)
     return _process_harness
-
-
-def _keras_environ(keras: str | None) -> dict[str, str]:
-    """Return the environment in which ``tf.keras`` is a package; empty for ``None``."""
-    return {} if keras is None else {"TF_USE_LEGACY_KERAS": "1" if keras == "tf_keras" else "0"}
-
-
-def built_in_launchers(
-    settings: Settings, *, shared: bool = False, also: Sequence[str] = ()
-) -> dict[str, MakeLauncher]:
-    """Return the functions that start the launchers of this package, by name.
-
-    :param shared: ``True`` in a worker of pytest-xdist, whose launchers share their folder with those of other workers.
-    :param also: modules that test files name. A zygote imports them, so that not each rank does.
-    """
-
-    def local(environ: dict[str, str], folder: Path, address: str | None) -> Launcher:
-        from pytest_ddl.cluster.local_launcher import LocalLauncher
-
-        source = None
-        if settings["warm"]:
-            from pytest_ddl.cluster.warm.zygotes import WarmZygotes
-
-            source = WarmZygotes()
-        isolated = settings["network"] == "isolated"
-        return LocalLauncher(environ, folder, address, isolated=isolated, shared=shared, warm=source, also=also)
-
-    return {"local": local}

@@ -95,6 +95,11 @@ class Hint(Enum):
 
     # Differences that are intended.
     ACCEPT = Words('expect={{"{0}": {{"{1}": "{2}"}}}}', "--expect='{0}:{1}={2}'", "")
+    EQUAL_EXAMPLES = Words(
+        "; if all examples are equal by nature, declare {0!r} in expect=",
+        "; if all examples are equal by nature, declare {0!r} by --expect",
+        "",
+    )
     OF_STRATEGY = Words("expect={{{0!r}: {1}}}", "--expect={0}:...", "what is declared for {0!r}")
     REMOVE = Words("; remove it from expect=", "; remove it from --expect", "")
 

@@ -11,7 +11,6 @@ import ipaddress
 import os
 import shutil
 import socket
-import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from pytest_ddl.hosts.task import HostTask, TaskError
 from pytest_ddl.hosts.transport import TransportArgumentError, TransportArguments, TransportError
 from pytest_ddl.hosts.transports.registry import parse_launcher
 from pytest_ddl.hosts.transports.tf_config import PATH_VARIABLE, TfConfig, TfConfigJob, check_settings, read_tf_config
+from pytest_ddl.items.dispatch import in_rank
 
 TASK = pytest.StashKey[Callable[[], int]]()
 """Function that is run instead of pytest, and returns its exit status."""
@@ -63,8 +63,7 @@ def run(config: pytest.Config) -> Generator[None, int, int]:
 
 def _is_subordinate(config: pytest.Config) -> bool:
     """Return whether this is a worker of pytest-xdist, or a pytest session in a rank."""
-    worker = sys.modules.get("pytest_ddl.cluster.worker")
-    return hasattr(config, "workerinput") or (worker is not None and worker.current_rank() is not None)
+    return hasattr(config, "workerinput") or in_rank()
 
 
 @contextlib.contextmanager

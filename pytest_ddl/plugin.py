@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from pytest_ddl.config import (
     MARKERS,
     SETTINGS,
     add_options,
+    explain_missing_xdist,
     flag_before_parsing,
     launcher_before_configuring,
     resolve,
@@ -28,12 +29,11 @@ if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
     from pytest_ddl.strategies.spec import StrategySpec
 
-_COMPARISONS = pytest.StashKey[int]()
-"""Number of calls of ``ddl_equivalence`` in a test."""
-_CHECKS = pytest.StashKey[int]()
-"""Number of calls of ``ddl_check`` in a test."""
-_GATES = pytest.StashKey[int]()
-"""Number of calls of ``ddl_gate`` in a test."""
+_CALLS = pytest.StashKey[dict[str, int]]()
+"""Fixture that a test must call -> number of calls."""
+_FOLLOWED = pytest.StashKey[Callable[[], AbstractContextManager[None]]]()
+"""Follows the threads in which a test calls ``ddl_equivalence``, while its body runs."""
+_CLUSTER = pytest.StashKey["ClusterHandle"]()
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -47,7 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    explain_missing_xdist(early_config, parser, args)
     # Conftest files are loaded next, and they may import TensorFlow. In an xdist worker, the option comes later.
     if flag_before_parsing(early_config, "warm"):
         from pytest_ddl.deferred import defer
@@ -120,17 +121,17 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if any(metafunc.definition.get_closest_marker(name) for name in ("gpu", "tpu")):
-        from pytest_ddl.session import check_accelerator_marks
+        from pytest_ddl.items.accelerators import check_accelerator_marks
 
         check_accelerator_marks(metafunc.definition)
     marked = metafunc.definition.get_closest_marker("ddl") is not None
     if marked or "_ddl_spec" in metafunc.fixturenames or "ddl_strategy" in metafunc.fixturenames:
-        from pytest_ddl.session import parametrize
+        from pytest_ddl.items.parametrizing import parametrize
 
         parametrize(metafunc, _harness(metafunc.config))
     # The attribute is pytest_ddl.conformance.cases.PLAN, without the import of its module.
     if "ddl_check" in metafunc.fixturenames or hasattr(metafunc.function, "_pytest_ddl_conformance"):
-        from pytest_ddl.session import parametrize_checks
+        from pytest_ddl.object_checks import parametrize_checks
 
         parametrize_checks(metafunc, _harness(metafunc.config))
 
@@ -138,7 +139,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if any("_ddl_spec" in getattr(item, "fixturenames", ()) for item in items):
-        from pytest_ddl.session import after_collection
+        from pytest_ddl.items.parametrizing import after_collection
 
         after_collection(_harness(config), config, items)
 
@@ -147,11 +148,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for name in ("gpu", "tpu"):
         mark = item.get_closest_marker(name)
         if mark is not None:
-            from pytest_ddl.session import check_accelerator
+            from pytest_ddl.items.accelerators import check_accelerator
 
             check_accelerator(_harness(item.config), name, mark)
     if item.get_closest_marker("ddl") is not None:
-        from pytest_ddl.session import refuse_in_process
+        from pytest_ddl.items.dispatch import refuse_in_process
 
         refuse_in_process(item)
 
@@ -160,7 +161,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     if "_ddl_spec" not in getattr(item, "fixturenames", ()):
         return None
-    from pytest_ddl.session import run_on_ranks, runs_in_ranks
+    from pytest_ddl.items.dispatch import run_on_ranks, runs_in_ranks
 
     if not runs_in_ranks(item):
         return None
@@ -173,7 +174,7 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    comparisons = item.stash.get(_COMPARISONS, 0)
+    comparisons = item.stash.get(_CALLS, {}).get("ddl_equivalence", 0)
     if comparisons:
         from pytest_ddl.comparisons import attach_comparisons, report_cause, report_expected_ends
 
@@ -194,21 +195,20 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
     # Its limit becomes the deadline of the ranks instead.
     if "_ddl_spec" not in getattr(item, "fixturenames", ()):
         return None
-    from pytest_ddl.session import takes_timeout
+    from pytest_ddl.items.dispatch import takes_timeout
 
     return takes_timeout(item, settings) or None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    result = yield
-    if pyfuncitem.stash.get(_COMPARISONS, 1) == 0:
-        asked = next((name for name in ("ddl_fit", "ddl_script") if name in pyfuncitem.fixturenames), "ddl_equivalence")
-        pytest.fail(f"the test asked for {asked} and never called it, so nothing was compared", pytrace=False)
-    if pyfuncitem.stash.get(_CHECKS, 1) == 0:
-        pytest.fail("the test asked for ddl_check and never called it, so nothing was checked", pytrace=False)
-    if pyfuncitem.stash.get(_GATES, 1) == 0:
-        pytest.fail("the test asked for ddl_gate and never called it, so nothing was measured", pytrace=False)
+    with pyfuncitem.stash.get(_FOLLOWED, nullcontext)():
+        result = yield
+    calls, handle = pyfuncitem.stash.get(_CALLS, {}), pyfuncitem.stash.get(_CLUSTER, None)
+    if calls or handle is not None:
+        from pytest_ddl.items.unused import after_body
+
+        after_body(pyfuncitem, calls, handle)
     return result
 
 
@@ -228,6 +228,10 @@ def pytest_configure_node(node: Any) -> None:
     harness = _harness(node.config)
     node.workerinput["ddl_folder"] = str(harness.folder)
     node.workerinput["ddl_address"] = harness.address
+    if not node.config.pluginmanager.has_plugin("ddl-unfinished"):
+        from pytest_ddl.terminal import Unfinished
+
+        node.config.pluginmanager.register(Unfinished(), "ddl-unfinished")
     if node.config.stash[SETTINGS]["report"]:
         from pytest_ddl.pages.watch import FOLDER
 
@@ -288,7 +292,7 @@ def _ddl_spec(request: pytest.FixtureRequest) -> StrategySpec:
 @pytest.fixture(scope="session")
 def ddl_strategy(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Any:
     """The ``tf.distribute.Strategy`` of this rank. The test runs on all ranks, under each selected strategy."""
-    from pytest_ddl.session import strategy_here
+    from pytest_ddl.items.dispatch import strategy_here
 
     return strategy_here(_harness(request.config), _ddl_spec)
 
@@ -324,6 +328,7 @@ def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iter
     from pytest_ddl.cluster.handle import ClusterHandle
     from pytest_ddl.cluster.obstacles import LaunchError
     from pytest_ddl.items.selection import parse_mark
+    from pytest_ddl.items.unused import after_fixtures
 
     harness, mark = _harness(request.config), parse_mark(request.node)
     with ExitStack() as stack:
@@ -332,7 +337,9 @@ def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iter
         except (ClusterError, LaunchError) as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         # The time limit of the test starts when its cluster is ready: how long that takes depends on earlier tests.
-        yield ClusterHandle(cluster, time.monotonic() + harness.timeout(mark))
+        handle = request.node.stash[_CLUSTER] = ClusterHandle(cluster, time.monotonic() + harness.timeout(mark))
+        yield handle
+    after_fixtures(request.node, handle)
 
 
 @pytest.fixture
@@ -341,25 +348,30 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
 
     Returns the report if the comparison passes, or if the run ends with a crash that ``expect=`` declares. A test with
     such a crash is reported as an expected failure, and so is a test with a known behavior of TensorFlow or Keras.
-    Raises ``DivergenceError`` if the comparison fails. If it is
-    inconclusive, the test fails in strict mode or if the program is the reason, and is skipped otherwise. A comparison
-    is also inconclusive if ``checks=`` names a check that has nothing to judge.
+    Raises ``DivergenceError`` if the comparison fails. If it is inconclusive, the test fails in strict mode or if the
+    program is the reason, and is skipped otherwise. A comparison is also inconclusive if ``checks=`` names a check that
+    has nothing to judge.
     """
     from pytest_ddl.cluster.obstacles import LaunchError
     from pytest_ddl.comparisons import Equivalence, assert_equivalence
     from pytest_ddl.equivalence.runs.question import explains_arguments
     from pytest_ddl.items.selection import parse_mark
+    from pytest_ddl.training.threads import Threads
 
     harness, mark = _harness(request.config), parse_mark(request.node)
-    request.node.stash[_COMPARISONS] = 0
+    calls = request.node.stash.setdefault(_CALLS, {})
+    calls["ddl_equivalence"] = 0
+    threads = Threads()
+    request.node.stash[_FOLLOWED] = threads.followed
 
     @explains_arguments("ddl_equivalence", Equivalence.__call__)
     @wraps(assert_equivalence)
     def compare(train: Any, **arguments: Any) -> Report | FaultReport:
         __tracebackhide__ = True
-        request.node.stash[_COMPARISONS] += 1
+        calls["ddl_equivalence"] += 1
         try:
-            return assert_equivalence(harness, request.node, _ddl_spec, mark, train, **arguments)
+            with threads.training():
+                return assert_equivalence(harness, request.node, _ddl_spec, mark, train, **arguments)
         except LaunchError as error:
             # The reason is outside the program, so its frames explain nothing.
             raise pytest.fail.Exception(str(error), pytrace=False) from None
@@ -390,16 +402,17 @@ def ddl_script(
 @pytest.fixture
 def ddl_check(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Callable[[], None]:
     """Run one check of one object; see :func:`pytest_ddl.conformance.parametrize_with_ddl_checks`."""
-    from pytest_ddl.session import checking
+    from pytest_ddl.object_checks import checking
 
-    request.node.stash[_CHECKS] = 0
+    calls = request.node.stash.setdefault(_CALLS, {})
+    calls["ddl_check"] = 0
     run = checking(_harness(request.config), request.node, _ddl_spec, request.param)
 
     def check() -> None:
         __tracebackhide__ = True
-        request.node.stash[_CHECKS] += 1
+        calls["ddl_check"] += 1
         if request.param.check.is_training:
-            request.node.stash[_COMPARISONS] = request.node.stash.get(_COMPARISONS, 0) + 1
+            calls["ddl_equivalence"] = calls.get("ddl_equivalence", 0) + 1
         run()
 
     return check
@@ -419,11 +432,12 @@ def ddl_gate(request: pytest.FixtureRequest) -> Any:
     from pytest_ddl.bench.gate.gating import GateFailedError, gate_in_test
     from pytest_ddl.items.gated import GATED
 
-    request.node.stash[_GATES] = 0
+    calls = request.node.stash.setdefault(_CALLS, {})
+    calls["ddl_gate"] = 0
 
     def measure(target: Any, strategies: Any = ("one_device",), **options: Any) -> Any:
         __tracebackhide__ = True
-        request.node.stash[_GATES] += 1
+        calls["ddl_gate"] += 1
         try:
             result = gate_in_test(versions, config.rootpath, target, strategies, **options)
         except GateFailedError as failed:

@@ -14,13 +14,20 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pytest_ddl.batch_records import BatchRecord as BatchRecord
 from pytest_ddl.notes import Note
+from pytest_ddl.run_facts import CallSite as CallSite
+from pytest_ddl.run_facts import RunFacts
+from pytest_ddl.step_records import Array as Array
+from pytest_ddl.step_records import BatchRecord as BatchRecord
+from pytest_ddl.step_records import DrawRecord as DrawRecord
+from pytest_ddl.step_records import GradientRecord as GradientRecord
+from pytest_ddl.step_records import GradientStage as GradientStage
+from pytest_ddl.step_records import GradientSum as GradientSum
+from pytest_ddl.step_records import ReductionRecord as ReductionRecord
+from pytest_ddl.step_records import Snapshot as Snapshot
+from pytest_ddl.step_records import StepRecord as StepRecord
 from pytest_ddl.strategies.spec import SYNCHRONOUS, Capabilities
-
-Array = NDArray[Any]
 
 
 class VariableKind(str, Enum):
@@ -69,87 +76,6 @@ class VariableRecord:
         """True if its name is that of a loss scale: the factor on a loss that keeps gradients in a dtype's range."""
         named = any(part in self.name.lower() for part in ("loss_scale", "lossscale", "dynamic_scale"))
         return named and not self.shape and self.kind is VariableKind.STATE and "float" in self.dtype
-
-
-Snapshot = Mapping[int, tuple[Array, ...]]
-"""Variable index -> the components on this rank's replicas, in order; one if it is not distributed or is sharded."""
-
-
-class GradientStage(str, Enum):
-    """Stage at which a gradient was seen, between the loss and the variable."""
-
-    COMPUTED = "computed"
-    """Gradient that ``GradientTape.gradient`` returned on a replica."""
-    APPLIED = "applied"
-    """Gradient that a replica passed to the optimizer, before the optimizer clips or aggregates."""
-
-
-class GradientSum(str, Enum):
-    """What an optimizer does with the gradients that the replicas pass to it."""
-
-    ADDED = "added"
-    """It adds them up over the replicas, as the optimizers of TensorFlow and Keras do."""
-    TAKEN = "taken"
-    """Each replica uses its own: the program asked the optimizer not to add them up."""
-    UNKNOWN = "unknown"
-    """A class of the program decides, or the gradients are multiplied by a loss scale."""
-
-
-@dataclass(frozen=True)
-class GradientRecord:
-    """Gradients of one call on one replica in one step."""
-
-    replica: int
-    stage: GradientStage
-    call: int
-    """0 for the first call of this stage on this replica in this step."""
-    values: Mapping[int, Array | None]
-    """Variable index -> the dense gradient, or ``None`` if the tape returned none."""
-    sparse: frozenset[int] = frozenset()
-    """Indices of variables whose gradient was a ``tf.IndexedSlices``."""
-    summed: GradientSum = GradientSum.UNKNOWN  # only for the stage APPLIED
-
-
-@dataclass(frozen=True)
-class DrawRecord:
-    """Numbers that one random operation of a replica function drew in one step."""
-
-    replica: int
-    position: int
-    """Index among the random operations of the replica function; it is the same on all replicas."""
-    op: str
-    """Type of the operation, for example ``StatelessRandomUniformV2``."""
-    name: str
-    digest: int
-    """64-bit hash of the numbers that were drawn."""
-    size: int
-    """Count of hashed numbers, over all executions of the operation in the step."""
-    shape: tuple[int, ...] = ()  # of the result of the first execution
-    dtype: str = ""
-    distinct: float = 0
-    """Effective count of different numbers among the first 256. If it is small, digests may be equal by chance."""
-    seeded: bool = False
-    """True if the program had changed TensorFlow's global seed from the seed of its run."""
-    nested: bool = False
-    """True inside a loop, branch or function, where TensorFlow counts operations from 0 to derive their seeds."""
-    generator: str = ""
-    """Name of Keras' ``SeedGenerator`` that seeded a random function of Keras; empty for any other seed."""
-    seeds: int | None = None
-    """64-bit hash of the seeds, or keys and counters, given to a stateless operation; ``None`` for any other."""
-
-
-@dataclass(frozen=True)
-class ReductionRecord:
-    """One all-reduce of a step: the input of a replica and the result that it received."""
-
-    replica: int
-    position: int
-    """Index among the all-reduces of the replica function; it is the same on all replicas."""
-    op: str
-    """``SUM`` or ``MEAN``."""
-    dtype: str
-    given: Array
-    received: Array
 
 
 @dataclass(frozen=True)
@@ -243,31 +169,6 @@ class LayoutRecord:
 
 
 @dataclass(frozen=True)
-class StepRecord:
-    """State after one global step, as one rank saw it."""
-
-    index: int
-    """Index of the step; 1 for the first step."""
-    loss: float | None
-    """Loss that the program reported for this step."""
-    values: Mapping[str, float] = field(default_factory=dict)
-    """Further values that the program recorded by name, and metrics that ``fit`` reports."""
-    batches: tuple[BatchRecord, ...] = ()
-    """One per local replica and call of ``strategy.run``; empty if batches were not observed."""
-    snapshot: Snapshot = field(default_factory=dict)
-    own: Snapshot | None = None
-    """Values that the step itself left behind, if the snapshot may hold later changes."""
-    traces: int | None = None
-    """Number of traces of the step function so far."""
-    gradients: tuple[GradientRecord, ...] = ()
-    """One per local replica, stage and call; empty if gradients were not observed."""
-    draws: tuple[DrawRecord, ...] = ()
-    reductions: tuple[ReductionRecord, ...] = ()
-    eager: bool | None = None
-    """True if ``strategy.run`` was called outside any ``tf.function``; ``None`` if it was not called."""
-
-
-@dataclass(frozen=True)
 class ErrorRecord:
     """Exception of the training function on one rank, or death of the rank."""
 
@@ -313,18 +214,6 @@ class OptimizerRecord:
 
 
 @dataclass(frozen=True)
-class CallSite:
-    """Place in the program that trains with ``run.steps``, ``run.batches`` or ``run.fit`` under a limit of steps."""
-
-    method: str
-    trains: str
-    """Code that it runs: ``file:line`` of the definition of a step function, or the class of a model."""
-    frames: tuple[tuple[str, int, int], ...]
-    """``(file, line, instruction)`` of each frame, the innermost first."""
-    limit: int
-
-
-@dataclass(frozen=True)
 class RankRecord:
     """Everything that one rank recorded; the worker returns it also after an exception."""
 
@@ -366,19 +255,7 @@ class RankRecord:
     """``float16`` or ``bfloat16`` -> casts to it in ``strategy.run``, counted once per trace or in every eager step."""
     casts_around: Mapping[str, int] = field(default_factory=dict)
     """The same for casts outside ``strategy.run``, for example casts of the loss or of the data."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """Facts that :class:`~pytest_ddl.training.observers.setup.Setup` collects, and these:
-
-    * ``thawed``: indices of FROZEN variables that became trainable later; ``epochs``: epoch -> steps before it;
-    * ``unwatched``: names of trained variables that nobody watched; ``trained_before``: steps before the first watch;
-    * ``no_loop``: whether no loop or epoch began; ``single``, ``generators``: see :class:`Casts`, :class:`Generators`;
-    * ``late``: :class:`StepRecord` of gradients after the last step, for one device and schedules of the program;
-    * ``widened``: replaced half precision policies of Keras; ``call_sites``: :class:`CallSite` -> whether it could run;
-    * ``cut``, ``cut_fits``: the lengths that the program gave to loops and fits which the limit of steps ended;
-    * ``evaluated``: for each evaluation on one device, names of metric variables, and their values after each batch;
-    * ``fitted``: whether ``run.fit`` used a ``train_step`` or a ``loss_function`` of the program; ``device``: no CPU;
-    * ``calls``: if asked for, tensors of each call of a replica function; ``not_deterministic``: see ``kernels``.
-    """
+    facts: RunFacts = field(default_factory=RunFacts)
 
     @property
     def num_steps(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import pytest
 from pytest_ddl.config import front_end_of
 from pytest_ddl.github import is_github
 from pytest_ddl.hints import Hint
+from pytest_ddl.items.selection import SPEC_FIXTURE
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.verdict.report import Report
@@ -23,14 +25,16 @@ COLUMNS = 80
 """Width that the line of a failure in pytest's summary fits, if the id of the test leaves room for the cause."""
 _LEGIBLE = 15
 """Number of columns from which the start of a variable's name or of an exception says something."""
-KEYWORD = "_ddl_spec"
-"""Keyword of the reports of tests that ask for a strategy."""
 TITLE = "pytest-ddl: skipped and expected to fail"
 TOLERATED = "ddl_tolerated"
 """Name of a report property that describes an approximation with which a test passed."""
 EXPECTED_END = "ddl_expected_end"
 """Name of a report property that describes a comparison that ended in a crash or hang that ``expect=`` declares."""
+_QUIET = 30.0
+"""Seconds after which a log says what a comparison does."""
 KNOWN_BEHAVIOR = "ddl_known"
+NOT_COMPARED = "ddl_not_compared"
+"""Property with the id of a known behavior that ended a run before anything could be compared."""
 """Name of a report property that holds the id of a known behavior of a framework, which a comparison met."""
 
 
@@ -41,15 +45,18 @@ KNOWN_BEHAVIOR = "ddl_known"
 def status_line(config: pytest.Config) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows a text below the line of the running test, until the next text or the end.
 
-    It shows nothing in a log, in a worker of pytest-xdist, without capturing (``-s``), or beside the display of another
-    plugin.
+    In a log, a line is added if none was for half a minute. It shows nothing in a worker of pytest-xdist, without
+    capturing (``-s``), or beside the display of another plugin.
     """
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     capture = config.pluginmanager.get_plugin("capturemanager")
     plain = type(reporter).__module__ == "_pytest.terminal"
     dumb = os.environ.get("TERM", "dumb") == "dumb"
-    if not plain or not reporter.isatty or dumb or capture is None or config.option.capture == "no":
+    if not plain or (dumb and reporter.isatty) or capture is None or config.option.capture == "no":
         yield lambda _text: None
+        return
+    if not reporter.isatty:
+        yield _in_a_log(capture)
         return
 
     def show(text: str) -> None:
@@ -65,6 +72,21 @@ def status_line(config: pytest.Config) -> Iterator[Callable[[str], None]]:
         yield show
     finally:
         show("")
+
+
+def _in_a_log(capture: Any) -> Callable[[str], None]:
+    """Return a function that adds a line to a log, but none to that of a short comparison."""
+    told = time.monotonic()
+
+    def show(text: str) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _QUIET:
+            told = time.monotonic()
+            with capture.global_and_fixture_disabled():
+                sys.stdout.write(f"\n{text}\n")
+                sys.stdout.flush()
+
+    return show
 
 
 # ----- the summary of a failure -----
@@ -97,6 +119,25 @@ def cause_in_one_line(compared: Report, room: int) -> str:
 # ----- why tests did not pass -----
 
 
+class Unfinished:
+    """Names the tests that workers of pytest-xdist had begun if a run is interrupted: pytest does not know them."""
+
+    def __init__(self) -> None:
+        self._begun: dict[str, None] = {}
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._begun[nodeid] = None
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._begun.pop(nodeid, None)
+
+    def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
+        if exitstatus == pytest.ExitCode.INTERRUPTED and self._begun:
+            terminalreporter.section("interrupted before they ended")
+            for nodeid in self._begun:
+                terminalreporter.write_line(nodeid)
+
+
 def show_summary(terminalreporter: Any) -> None:
     """Show why tests did not pass, and the approximations and expected crashes of tests that passed.
 
@@ -117,7 +158,7 @@ def _show_reasons(terminalreporter: Any) -> None:
     for outcome in ("skipped", "xfailed"):
         for report in terminalreporter.getreports(outcome):
             elsewhere = any(name == KNOWN_BEHAVIOR for name, _value in getattr(report, "user_properties", ()))
-            if KEYWORD in getattr(report, "keywords", ()) and not elsewhere:
+            if SPEC_FIXTURE in getattr(report, "keywords", ()) and not elsewhere:
                 counted[outcome, _reason(report)] += 1
     if not counted or terminalreporter.no_summary:
         return
@@ -138,12 +179,12 @@ def _reason(report: pytest.TestReport) -> str:
 
 def _show_known(terminalreporter: Any) -> None:
     """List the known behaviors of frameworks that tests met, each with the number of tests."""
-    found: dict[str, set[str]] = {}
+    found: dict[str, dict[str, set[str]]] = {}
     for outcome in ("passed", "xfailed", "skipped", "failed"):
         for report in terminalreporter.getreports(outcome):
             for name, behavior in getattr(report, "user_properties", ()):
-                if name == KNOWN_BEHAVIOR:
-                    found.setdefault(behavior, set()).add(report.nodeid)
+                if name in (KNOWN_BEHAVIOR, NOT_COMPARED):
+                    found.setdefault(behavior, {}).setdefault(name, set()).add(report.nodeid)
     if not found:
         return
     from pytest_ddl.equivalence.known.catalogue import KNOWN
@@ -151,9 +192,13 @@ def _show_known(terminalreporter: Any) -> None:
     words = front_end_of(terminalreporter.config)
     strict = words.words(Hint.STRICT_OPTION)
     terminalreporter.section(f"known behaviors of TensorFlow and Keras ({strict} fails on them)")
-    for name, tests in found.items():
+    for name, tests_of in found.items():
+        tests, not_compared = tests_of[KNOWN_BEHAVIOR], tests_of.get(NOT_COMPARED, ())
         behavior = KNOWN[name]
-        terminalreporter.write_line(f"{name}: {len(tests)} test{'s' if len(tests) > 1 else ''}: {behavior.explanation}")
+        count = f"{len(tests)} test{'s' if len(tests) > 1 else ''}"
+        if not_compared:
+            count += f", {'' if len(not_compared) == len(tests) else f'{len(not_compared)} of them '}not compared"
+        terminalreporter.write_line(f"{name}: {count}: {behavior.explanation}")
         terminalreporter.write_line(f"    {words.render(behavior.workaround)}")
 
 

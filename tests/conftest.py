@@ -14,10 +14,12 @@ import pytest
 # path by itself.
 sys.path.append(str(Path(__file__).parents[1]))
 
+from pytest_ddl.cluster.warm import servers as warm
+from pytest_ddl.harness import process_harness
 from tests.nightly import left_to_the_night
 
 OWN = "_PYTEST_DDL_TEST_SERVERS"
-"""Environment variable of the pytest process that has made the folder. Workers of pytest-xdist inherit it."""
+"""Environment variable with the folder of the warm servers of a pytest process. Sessions in its tests inherit it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,17 +46,19 @@ def _is_soak(item: pytest.Item) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if OWN in os.environ:
+    if OWN in os.environ and not hasattr(config, "workerinput"):
         return
+    # Each worker of pytest-xdist has servers of its own, so what one of its servers has forked is of its own tests.
     # Sockets need short paths, so the folder is not a test's own temporary folder.
     folder = tempfile.TemporaryDirectory(prefix="ddl-")
     patch = pytest.MonkeyPatch()
     patch.setenv("XDG_RUNTIME_DIR", folder.name)
     patch.setenv(OWN, folder.name)
+    # Two tests with other home folders then read the same configuration of Keras, which nobody has changed.
+    patch.setenv("KERAS_HOME", folder.name)
+    Path(folder.name, "keras.json").write_text("{}")
 
     def end() -> None:
-        from pytest_ddl.cluster.warm import servers as warm
-
         warm.stop()
         patch.undo()
         folder.cleanup()
@@ -70,3 +74,20 @@ def modules_of_this_test() -> Iterator[None]:
     for name in set(sys.modules) - before:
         if "pytest-of-" in str(getattr(sys.modules[name], "__file__", None)):
             del sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def warm_server() -> warm.Server:
+    """A process that has imported TensorFlow. Sessions in tests fork theirs from it within milliseconds."""
+    environ = process_harness().worker_environ()
+    key = warm.key_of(environ)
+    warm.start(key, environ)
+    return warm.wait_until_ready(key)
+
+
+@pytest.fixture(autouse=True)
+def warm_sessions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the sessions that a slow test runs by pytester use the warm server."""
+    if "pytester" in request.fixturenames and request.node.get_closest_marker("slow") is not None:
+        request.getfixturevalue("warm_server")
+        monkeypatch.setenv("PYTEST_DDL_WARM", "1")

@@ -243,6 +243,24 @@ def test_modules_are_small_and_say_what_they_are_for(name: str) -> None:
     assert not text or ast.get_docstring(ast.parse(text))
 
 
+def test_no_function_or_class_hides_an_earlier_one() -> None:
+    # Ruff reports this only if nothing uses the earlier one. Text is searched, because syntax trees take seconds.
+    twice = {
+        f"{path.relative_to(DOCS.parent)}: {name}"
+        for folder in ("pytest_ddl", "suites", "tests", "asv_bench")
+        for path in (DOCS.parent / folder).rglob("*.py")
+        for name, count in Counter(_undecorated(path.read_text())).items()
+        if count > 1
+    }
+    assert not twice
+
+
+def _undecorated(text: str) -> list[str]:
+    """Names of the functions and classes of a module that have no decorator, such as ``overload``."""
+    found = re.findall(r"^(@.*\n|\)\n)?(?:async def|def|class) (\w+)", text, re.MULTILINE)
+    return [name for decorator, name in found if not decorator]
+
+
 def test_a_class_name_means_one_thing() -> None:
     homes: dict[str, list[str]] = {}
     for module, path in MODULES.items():

@@ -11,7 +11,7 @@ from pytest_ddl.lazy import loaded_on_use
 
 if TYPE_CHECKING:
     from pytest_ddl.bench.collectives import measure_collectives
-    from pytest_ddl.bench.launching.answers import BenchError
+    from pytest_ddl.bench.launching.ranks import BenchError
     from pytest_ddl.bench.launching.records import BenchSpec, Counters, EnergyReading, Launch, RankTiming
     from pytest_ddl.bench.matrix import Matrix, measure
     from pytest_ddl.bench.metrics import METRICS, estimate
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "METRICS": "pytest_ddl.bench.metrics",
-    "BenchError": "pytest_ddl.bench.launching.answers",
+    "BenchError": "pytest_ddl.bench.launching.ranks",
     "BenchSpec": "pytest_ddl.bench.launching.records",
     "Counters": "pytest_ddl.bench.launching.records",
     "EnergyReading": "pytest_ddl.bench.launching.records",

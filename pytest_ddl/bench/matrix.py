@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,19 +13,22 @@ from pytest_ddl.bench.launching.pinning import cores_per_replica
 from pytest_ddl.bench.launching.records import BenchSpec, Launch
 from pytest_ddl.bench.metrics.estimates import Estimate, estimate
 from pytest_ddl.bench.metrics.registry import METRICS, Column
+from pytest_ddl.bench.outcome import UsageError
+from pytest_ddl.json_records import JsonRecord
 
 if TYPE_CHECKING:
     from pytest_ddl.strategies.registry import StrategyRegistry
 
 
 WIDTH = 100
+_FILES = "a file of pytest-ddl evaluate, or one of Matrix.save()"
 NAME = 25
 OVERLOAD = 2.0
 """Load average per core before a launch above which other programs must be running. Earlier launches count in it."""
 
 
 @dataclass(frozen=True)
-class Matrix:
+class Matrix(JsonRecord):
     """Launches of one training function, in the order in which they were made."""
 
     launches: tuple[Launch, ...]
@@ -56,17 +59,35 @@ class Matrix:
     def __str__(self) -> str:
         return summary(self)
 
-    def as_json(self) -> dict[str, Any]:
-        launches = [item.as_json() for item in self.launches]
-        return {"scaling": self.scaling, "skipped": self.skipped, "failed": self.failed, "launches": launches}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Matrix:
-        launches = tuple(Launch.from_json(item) for item in data["launches"])
-        return cls(launches, data["skipped"], data["scaling"], data.get("failed", {}))
-
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    :raises UsageError: if there is none.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON: {str(error).splitlines()[0]}") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"{path} holds no object: give {_FILES}")
+    return data
+
+
+def matrix_of(path: Path, data: Mapping[str, Any]) -> Matrix:
+    """Return the launches in the object of a file that ``Matrix.save`` or ``pytest-ddl evaluate`` wrote.
+
+    :raises UsageError: if there are none.
+    """
+    try:
+        return Matrix.from_json(data.get("matrix", data))
+    except ValueError as error:
+        raise UsageError(f"{path} has no launches ({error}): give {_FILES}") from None
 
 
 def measure(
@@ -90,8 +111,8 @@ def measure(
     :raises ValueError: if an argument is invalid.
     """
     # Imported here because these modules load NumPy. Each of asv's many processes reads a matrix and does not need it.
-    from pytest_ddl.bench.launching.answers import BenchError
     from pytest_ddl.bench.launching.launch import launch
+    from pytest_ddl.bench.launching.ranks import BenchError
     from pytest_ddl.harness import process_harness
     from pytest_ddl.items.selection import DdlMark
 

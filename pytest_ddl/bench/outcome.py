@@ -29,7 +29,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class UsageError(ValueError):
-    """Raised if an option cannot be used. The message is one line that names the option."""
+    """Raised if an option, an argument, or a file that one names cannot be used. The message names it and the fix."""
 
 
 def check_writable(folder: Path) -> None:

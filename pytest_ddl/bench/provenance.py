@@ -9,7 +9,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 from pytest_ddl.bench.git import GitError, git
+from pytest_ddl.json_records import JsonRecord
 
 SOURCE = "DDL_BENCH_SOURCE"
 """Environment variable that names the source to be measured, as JSON. asv itself does not set it. In an environment of
@@ -147,7 +148,7 @@ def _plain(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class SourceTrees:
+class SourceTrees(JsonRecord):
     """Work trees that hold the measured code."""
 
     trees: tuple[str, ...]
@@ -173,12 +174,11 @@ class SourceTrees:
         """Return the source that the environment names; ``None`` if it names none."""
         if not environ.get(SOURCE):
             return None
-        said = json.loads(environ[SOURCE])
-        return cls(tuple(said["trees"]), tuple(said["paths"]), said["benchmarks"], tuple(said["written"]))
+        return cls.from_json(json.loads(environ[SOURCE]))
 
     def as_environ(self) -> dict[str, str]:
         """Return the variables that name this source in the environment of the benchmarks."""
-        return {SOURCE: json.dumps(asdict(self))}
+        return {SOURCE: json.dumps(self.as_json())}
 
     def differences(self, commit: str) -> tuple[list[str], list[str]]:
         """Return tracked files that differ from the commit: first the measured files, then those of the benchmarks."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.launching.records import SEED
@@ -17,6 +14,7 @@ from pytest_ddl.bench.metrics.batch_size import BatchScaling, batch_regimes
 from pytest_ddl.bench.metrics.registry import NoNumberError
 from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.strategies.base import StrategyDefinition, capabilities_of
+from pytest_ddl.strategies.registry import StrategyRegistry
 from pytest_ddl.strategies.spec import StrategySpec
 from pytest_ddl.training import environment, values
 from pytest_ddl.training.fitting import RUNNING_MEAN
@@ -137,32 +135,37 @@ def steps_to_target(
     :raises BenchError: if a trial fails.
     :raises ValueError: if an argument is invalid.
     """
-    from pytest_ddl.bench.launching.ranks import fresh_ranks
+    from pytest_ddl.bench.launching.ranks import fresh_ranks, scratch_folder
     from pytest_ddl.harness import process_harness
 
     rates = _rates(batch_sizes, learning_rates)
     harness = process_harness()
-    spec = harness.registry.parse_variant(variant)
-    if not _ends_at_target(harness.registry[spec.name], spec):
-        names = [one.name for one in harness.registry if _ends_at_target(one, harness.registry.default(one.name))]
-        raise ValueError(f"variant={variant!r}: steps depend on the global batch, so give one of {', '.join(names)}")
+    spec = _spec(harness.registry, variant)
     if max_steps < 1:
         raise ValueError(f"max_steps={max_steps!r} must be at least 1")
     deadline = time.monotonic() + timeout
     examples = window if window is not None else max(rates)
-    folder = Path(tempfile.mkdtemp(prefix="steps-", dir=harness.shared_folder))
     trials = []
-    try:
-        with fresh_ranks(harness, spec, device) as ranks:
-            for batch, rate in ((batch, rate) for batch, several in rates.items() for rate in several):
-                settings = RunSettings(batch, max_steps, SEED, tmp_path=str(folder), observe=False, repeat=True)
-                program = functools.partial(train, learning_rate=rate)
-                doing = f"in training with batch {batch} and learning rate {rate:g}"
-                (trial,) = ranks.call(run_trial, program, settings, target, examples, deadline=deadline, doing=doing)
-                trials.append(TargetTrial(batch, rate, *trial))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with scratch_folder(harness.shared_folder, "steps-") as folder, fresh_ranks(harness, spec, device) as ranks:
+        for batch, rate in ((batch, rate) for batch, several in rates.items() for rate in several):
+            settings = RunSettings(batch, max_steps, SEED, tmp_path=str(folder), observe=False, repeat=True)
+            program = functools.partial(train, learning_rate=rate)
+            doing = f"in training with batch {batch} and learning rate {rate:g}"
+            (trial,) = ranks.call(run_trial, program, settings, target, examples, deadline=deadline, doing=doing)
+            trials.append(TargetTrial(batch, rate, *trial))
     return StepsToTarget(target, tuple(trials))
+
+
+def _spec(registry: StrategyRegistry, variant: str) -> StrategySpec:
+    """Return a variant under which a run can end at the target.
+
+    :raises ValueError: if it cannot.
+    """
+    spec = registry.parse_variant(variant)
+    if not _ends_at_target(registry[spec.name], spec):
+        names = [one.name for one in registry if _ends_at_target(one, registry.default(one.name))]
+        raise ValueError(f"variant={variant!r}: steps depend on the global batch, so give one of {', '.join(names)}")
+    return spec
 
 
 def _ends_at_target(definition: StrategyDefinition, spec: StrategySpec) -> bool:

@@ -20,8 +20,7 @@ def inject_into(compare: Any, train: Any, arguments: dict[str, Any], injected: d
     :raises RecoveryError: if the program does not recover.
     """
     __tracebackhide__ = True
-    from pytest_ddl.faults.page import write
-    from pytest_ddl.faults.report import RecoveryError
+    from pytest_ddl.faults.report import RecoveryError, write
     from pytest_ddl.faults.sweep import Sweep
 
     faults: Any = injected["faults"] or Sweep(**injected["sweep"])

@@ -33,9 +33,8 @@ from pytest_ddl.cluster.protocol import (
     encode,
 )
 from pytest_ddl.cluster.rotation import rotated
-from pytest_ddl.cluster.sending import send
+from pytest_ddl.cluster.sending import send, stacks_of
 from pytest_ddl.cluster.ship import user_modules
-from pytest_ddl.cluster.stacks import stacks_of
 from pytest_ddl.cluster.state.surroundings import Snapshot, Surroundings
 from pytest_ddl.strategies.base import StrategyDefinition, topology_of
 from pytest_ddl.strategies.spec import BuildContext, StrategySpec, Task

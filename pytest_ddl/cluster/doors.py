@@ -12,7 +12,7 @@ import os
 import socket
 from pathlib import Path
 
-from pytest_ddl.cluster.state.imported_files import DOORS
+from pytest_ddl.cluster.state.user_files import DOORS
 
 
 def door_of(folder: str, address: str) -> str:

@@ -67,8 +67,7 @@ def run_example(
     :param finish: called after the body, as a part of it.
     :param on_error: called at once when the body has raised.
     """
-    import hypothesis
-    from hypothesis.errors import HypothesisWarning, UnsatisfiedAssumption
+    from hypothesis.errors import UnsatisfiedAssumption
 
     function: Any = item.obj
     fixtures = {name: item.funcargs[name] for name in inspect.signature(function).parameters if name in item.funcargs}
@@ -93,6 +92,21 @@ def run_example(
         else:
             endings.append(CallEnding(returned=_described(result)))
 
+    try:
+        _given_once(once, drawn)(instance)
+    except BaseException as error:
+        # Raised by the engine itself, or by a method of the class that runs around each example. The session must go
+        # on, or every later request of the item would fail.
+        on_error()
+        endings[:] = [next((ending for ending in endings if ending.outcome == "failed"), CallEnding(error))]
+    return endings[0] if endings else CallEnding(RuntimeError("Hypothesis did not call the body of this test"))
+
+
+def _given_once(body: Callable[..., None], drawn: Mapping[str, Any]) -> Callable[..., None]:
+    """Return a function that lets Hypothesis call the body with these values, once."""
+    import hypothesis
+    from hypothesis.errors import HypothesisWarning
+
     one_example = hypothesis.settings(
         max_examples=1,
         phases=[hypothesis.Phase.generate],
@@ -101,18 +115,15 @@ def run_example(
         derandomize=True,
         suppress_health_check=list(hypothesis.HealthCheck),
     )
-    try:
+
+    def call(instance: Any) -> None:
         with warnings.catch_warnings():
             # Hypothesis 6.100 looks for referrers of its generator, and finds none if the zygote has frozen them.
             message = "It looks like `register_random` was passed an object"
             warnings.filterwarnings("ignore", message, HypothesisWarning)
-            one_example(hypothesis.given(hypothesis.strategies.just(drawn))(once))(instance)
-    except BaseException as error:
-        # Raised by the engine itself, or by a method of the class that runs around each example. The session must go
-        # on, or every later request of the item would fail.
-        on_error()
-        endings[:] = [next((ending for ending in endings if ending.outcome == "failed"), CallEnding(error))]
-    return endings[0] if endings else CallEnding(RuntimeError("Hypothesis did not call the body of this test"))
+            one_example(hypothesis.given(hypothesis.strategies.just(drawn))(body))(instance)
+
+    return call
 
 
 def _described(result: Any) -> str | None:

@@ -25,6 +25,8 @@ class ClusterHandle:
         self._cluster = cluster
         self._deadline = deadline
         self._killed: set[int] = set()
+        self.used = False
+        """Whether the test ran something in the cluster, or did something to one of its processes."""
 
     @property
     def spec(self) -> StrategySpec:
@@ -51,6 +53,7 @@ class ClusterHandle:
             traceback of every failed rank.
         :raises ShippingError: if the function, an argument or a result cannot be pickled.
         """
+        self.used = True
         ranks = [rank for rank in range(self._cluster.num_ranks) if rank not in self._killed]
         if not ranks:
             raise RankError(f"all ranks of {self.spec} were killed, so {fn!r} would run nowhere")
@@ -90,10 +93,12 @@ class ClusterHandle:
 
     def stacks(self) -> dict[str, str]:
         """Return the Python stacks of all threads, by task, for each rank that the test has not killed."""
+        self.used = True
         alive = [rank for rank in range(self._cluster.num_ranks) if rank not in self._killed]
         return {self.tasks[rank]: text for rank, text in self._cluster.stacks(alive).items()}
 
     def _index(self, task: str | int) -> int:
+        self.used = True
         if isinstance(task, int) and 0 <= task < len(self.tasks):
             return task
         if task in self.tasks:

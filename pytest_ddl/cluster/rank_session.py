@@ -33,7 +33,7 @@ from pytest_ddl.cluster.protocol import (
     RequestKind,
     SessionPlan,
 )
-from pytest_ddl.cluster.state import imported_files
+from pytest_ddl.cluster.state import user_files
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.strategies.parameter_server import join_scheduled
 
@@ -102,7 +102,7 @@ class RankSession:
             # Another host need not have the folder of the controller, and one of this name may belong to another run
             # there. The agent removes this rank's own one.
             is_chosen = options.get("basetemp") is not None and os.path.isdir(parent)
-            parent = parent if is_chosen or not imported_files.on_host_of_agent() else tempfile.gettempdir()
+            parent = parent if is_chosen or not user_files.on_host_of_agent() else tempfile.gettempdir()
             options["basetemp"] = f"{parent}/{name}-rank{self.worker.context.rank}"
         config = pytest.Config.fromdictargs(options, [*_NO_REWRITE_WARNING, *plan.args, *plan.files])
         config.pluginmanager.register(self, "ddl-rank-session")

@@ -17,10 +17,12 @@ import os
 import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PosixPath, PurePath, PurePosixPath
 from typing import Any
+
+from pytest_ddl.json_records import JsonRecord
 
 PLACES = "_PYTEST_DDL_PLACES"
 """Environment variable of a rank with its :class:`FolderPlaces` as JSON. Not set if nothing has to be translated."""
@@ -29,7 +31,7 @@ _BEFORE, _AFTER = r"(?<![\w.~])", r"(?=[/\s:;,'\"`()<>{}\[\]|&?#=\0]|$)"
 
 
 @dataclass(frozen=True)
-class FolderPlaces:
+class FolderPlaces(JsonRecord):
     """Folder of the user's files on the machine of the pytest process, and the copy of it on each host."""
 
     here: tuple[str, ...]
@@ -43,11 +45,11 @@ class FolderPlaces:
     def of(cls, environ: Mapping[str, str]) -> FolderPlaces | None:
         """Return what an agent has written into the environment of this rank."""
         found = json.loads(environ.get(PLACES) or "null")
-        return found and cls(tuple(found["here"]), found["there"], tuple(found["kept"]))
+        return found and cls.from_json(found)
 
     def in_words(self) -> str:
         """Return the value of :data:`PLACES`."""
-        return json.dumps(asdict(self))
+        return json.dumps(self.as_json())
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:

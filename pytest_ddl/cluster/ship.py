@@ -13,7 +13,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.machinery import ModuleSpec, PathFinder
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -25,7 +25,7 @@ from pytest_ddl.cluster.call_warnings import caught
 from pytest_ddl.cluster.overrides import ShippingError as ShippingError
 from pytest_ddl.cluster.protocol import RankWarning
 from pytest_ddl.cluster.state.user_files import is_user_file
-from pytest_ddl.cluster.state.user_modules import Reporting
+from pytest_ddl.cluster.state.user_modules import Reporting, judge_replaced, loaded
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,23 @@ def _forget(name: str) -> None:
         delattr(sys.modules[package], child)
 
 
-def pack(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Job:
+def pack(
+    function: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    since: Job | None = None,
+) -> Job:
     """Make a job from a call.
 
+    :param since: job that refers to the same code of the user, if no such code has run in this process since it was
+        made. Its modules and changed globals are taken over: to search a large project for changes takes long.
     :raises ShippingError: if the function, an argument or a changed global cannot be sent.
     """
     what = f"{_name(function)} with its arguments"
     payload = _dumps((function, tuple(args), dict(kwargs or {})), what)
+    if since is not None:
+        return replace(since, payload=payload)
     return Job(payload, user_modules(), overrides.collect((function, args, kwargs)))
 
 
@@ -145,8 +155,8 @@ def importable(
 
 def user_modules() -> dict[str, str]:
     """Return the loaded modules that belong neither to Python nor to an installed package, as name -> file."""
-    found = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
-    return {name: file for name, file in found.items() if file and name != "__main__" and is_user_file(file)}
+    judge_replaced()
+    return {name: vars(module)["__file__"] for name, module in loaded().items()}
 
 
 class _UserModules:

@@ -38,7 +38,7 @@ from pytest_ddl.cluster.protocol import (
 from pytest_ddl.cluster.relocating import FolderPlaces
 from pytest_ddl.cluster.resources import HOST, PortLease
 from pytest_ddl.cluster.ship import importable
-from pytest_ddl.cluster.state import imported_files, user_modules
+from pytest_ddl.cluster.state import user_files, user_modules
 from pytest_ddl.cluster.state.user_files import is_user_file
 from pytest_ddl.faults.rank import RELAYED
 from pytest_ddl.strategies.base import RankContext, StrategyDefinition, capabilities_of
@@ -161,13 +161,13 @@ class Worker:
         self._end_stray_child()
         if request.kind not in (RequestKind.SETTLE, RequestKind.STOP):  # which may come after all files were read
             covering.save()
-        imported_files.note(user_modules.loaded())
+        user_files.note(user_modules.loaded().values())
         self._send(Reply(request.id, body, failure or self._other_code()))
         self._unanswered = None
 
     def _other_code(self) -> Failure | None:
         """Return the failure of a rank that has imported an installed package in place of the user's files."""
-        if not imported_files.on_host_of_agent():
+        if not user_files.on_host_of_agent():
             return None
         for name, file in self._modules.items():
             own = getattr(sys.modules.get(name), "__file__", None)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.advice.confirming import LAUNCHES, ConfirmationOutcome, confirm
 from pytest_ddl.bench.advice.deciding import AdviceDecision, decide
+from pytest_ddl.bench.advice.facts.evidence import NEEDS_PROGRAM, evidence_of, read
 from pytest_ddl.bench.advice.program import AdvisedProgram
-from pytest_ddl.bench.advice.reading import NEEDS_PROGRAM, EvaluationFileError, evidence_of, read
 from pytest_ddl.bench.advice.text import AdviceReport
-from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.machine import load_note
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.launching.records import BenchSpec, Launch
 from pytest_ddl.bench.metrics.registry import NoNumberError
 from pytest_ddl.bench.outcome import (
@@ -94,7 +94,7 @@ def main(options: argparse.Namespace) -> int:
     return conducted(
         "advise",
         lambda: run(options),
-        [((EvaluationFileError, SettingsError), USAGE, "error: ")],
+        [((SettingsError,), USAGE, "error: ")],
         interrupted=lambda: "interrupted: no advice was given",
         clean_up=close_clusters,
     )

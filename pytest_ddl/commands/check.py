@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_ddl.bench.outcome import FAILED, failed
 from pytest_ddl.commands.frame import add_strategy, find_target, positive
-from pytest_ddl.config import given_options, seconds_argument
+from pytest_ddl.config import argument, given_options, parse_seconds
 from pytest_ddl.messages import did_you_mean
 from pytest_ddl.target import TargetError
 
@@ -61,7 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[STRATEGY:]CAUSE[=REASON]",
         help="difference that is intended, for all strategies or for one; repeatable",
     )
-    parser.add_argument("--timeout", type=seconds_argument, metavar="SECONDS", help="deadline of each comparison")
+    parser.add_argument(
+        "--timeout", type=argument(parse_seconds), metavar="SECONDS", help="deadline of each comparison"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="seed of every run (default: always the same)")
     parser.add_argument("--strict", action="store_true", help="fail on approximations and inconclusive verdicts too")
 

@@ -8,10 +8,8 @@ import sys
 
 from pytest_ddl.bench.outcome import OK, USAGE, WRONG, failed
 from pytest_ddl.commands.frame import conducted
-from pytest_ddl.doctor.examination import examine
-from pytest_ddl.doctor.findings import Status
+from pytest_ddl.doctor.examination import Status, as_json, as_text, count, examine
 from pytest_ddl.doctor.registry import PROBES
-from pytest_ddl.doctor.report import as_json, as_text, count
 
 EPILOG = """\
 exit status:

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
-from pytest_ddl.bench.evaluating import page, store, table
+from pytest_ddl.bench.evaluating import store, table
 from pytest_ddl.bench.evaluating.plan import SWEEP, EvaluationPlan, cells_of
 from pytest_ddl.bench.evaluating.records import EvaluatedCell, Evaluation, Identity
 from pytest_ddl.bench.evaluating.running import EvaluationError, EvaluationRunner
 from pytest_ddl.bench.launching.machine import load_note, machine_facts
 from pytest_ddl.bench.launching.pinning import available_cores
-from pytest_ddl.bench.outcome import OK, USAGE, WRONG, UsageError, check_writable, failed
+from pytest_ddl.bench.outcome import OK, WRONG, UsageError, check_writable, failed
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.commands.frame import add_strategy, close_clusters, conducted, find_target, former, numbers, tell
 from pytest_ddl.harness import Harness, process_harness
@@ -88,7 +88,6 @@ def main(options: argparse.Namespace) -> int:
         "evaluate",
         lambda: run(options, folder),
         [
-            ((store.ContinueError,), USAGE, "error: "),
             ((EvaluationError,), WRONG, "error: "),
             ((LaunchError,), WRONG, "error: nothing was evaluated: "),
         ],
@@ -102,7 +101,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
 
     :raises UsageError: if an option cannot be used. Nothing that takes long has started by then.
     :raises TargetError: if the training function does not exist.
-    :raises ContinueError: if the folder holds another evaluation.
+    :raises UsageError: if the folder holds another evaluation.
     :raises EvaluationError: if the program does not train on one device.
     """
     plan, replicas = _plan(options)
@@ -163,10 +162,10 @@ def _conclude(evaluation: Evaluation, folder: Path) -> int:
     sys.stdout.write(table.text(summary))
     sys.stdout.flush()
     try:
-        page.write(summary, folder)
+        store.write(summary, folder)
     except OSError as error:
         return failed("evaluate", f"error: --output={folder} could not be written completely: {error}", WRONG)
-    tell(f"written to {folder}: open {folder / page.INDEX}")
+    tell(f"written to {folder}: open {folder / store.INDEX}")
     if summary.wrong:
         return failed("evaluate", f"error: the training is wrong under {', '.join(summary.wrong)}", WRONG)
     return OK if evaluation.matrix.launches else failed("evaluate", "error: nothing could be measured", WRONG)
@@ -186,7 +185,7 @@ def _identity(options: argparse.Namespace, plan: EvaluationPlan, sizes: tuple[in
         except PackageNotFoundError:
             versions[name] = "none"
     facts = machine_facts()
-    chosen = {**plan.as_options(), "strategies": options.strategy, "replicas": list(sizes)}
+    chosen = {**plan.as_json(), "strategies": options.strategy, "replicas": list(sizes)}
     machine = {name: facts[name] for name in _MACHINE if facts.get(name)}
     return Identity(options.target, store.digest_of(target.file), chosen, versions, machine)
 
@@ -207,7 +206,7 @@ def _plan(options: argparse.Namespace) -> tuple[EvaluationPlan, tuple[int, ...]]
             raise UsageError(f"--{name}={value:g} must be a positive number of seconds, at most 1000000")
     if options.loss is not None and not -1e300 < options.loss < 1e300:
         raise UsageError(f"--target-loss={options.loss} must be a finite number")
-    for name in ("matplotlib", "scipy", *(["sklearn"] if options.target is None else [])):
+    for name in ("matplotlib", "scipy"):
         try:
             importlib.import_module(name)
         except ImportError as error:

@@ -9,16 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_ddl.bench.forecasting.evidence import UNKNOWN_LINK, ForecastEvidence, Link, Observation, Origin, parse_link
-from pytest_ddl.bench.forecasting.from_matrix import NoEvidenceError, Stated, evidence_of
 from pytest_ddl.bench.forecasting.picture import draw
 from pytest_ddl.bench.forecasting.predicting import FLOOR, Forecast, forecast
 from pytest_ddl.bench.forecasting.priors import WITHIN, speed_of
-from pytest_ddl.bench.forecasting.published import PublishedSeries
-from pytest_ddl.bench.forecasting.score import Scored, ScoreError, compare, keep, summaries
-from pytest_ddl.bench.forecasting.sources import EvidenceFileError, earlier, measured, series_of
+from pytest_ddl.bench.forecasting.published import PublishedSeries, read_series
+from pytest_ddl.bench.forecasting.score import Scored, compare, keep, summaries
+from pytest_ddl.bench.forecasting.sources import (
+    NoEvidenceError,
+    Stated,
+    earlier,
+    evidence_of,
+    measured,
+    measured_program,
+)
 from pytest_ddl.bench.forecasting.text import comparison, report
 from pytest_ddl.bench.metrics.registry import MissingPackageError
-from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, OK, USAGE, WRONG, UsageError
+from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, OK, WRONG, UsageError
 from pytest_ddl.commands.frame import conducted, find_target, former, numbers, positive, share, tell
 
 EPILOG = """\
@@ -85,7 +91,6 @@ def main(options: argparse.Namespace) -> int:
         "forecast",
         lambda: _run(options),
         [
-            ((EvidenceFileError, ScoreError), USAGE, "error: "),
             ((FailedError, MissingPackageError), FAILED, "error: "),
             ((OSError,), FAILED, "error: a file could not be written: "),
         ],
@@ -130,8 +135,7 @@ def _measured(options: argparse.Namespace, stated: Stated) -> ForecastEvidence:
     :raises FailedError: if a launch of it fails.
     """
     # Imported here, because a forecast from files needs neither TensorFlow nor processes.
-    from pytest_ddl.bench.forecasting.measuring import measured_program
-    from pytest_ddl.bench.launching.answers import BenchError
+    from pytest_ddl.bench.launching.ranks import BenchError
     from pytest_ddl.harness import process_harness
 
     if len(options.source) > 1:
@@ -176,7 +180,7 @@ def _series(options: argparse.Namespace, path: Path, stated: Stated, replicas: l
             raise UsageError(f"--{name}={getattr(options, name)} is for launches: a CSV file has this in its rows")
     if options.check:
         raise UsageError(f"--check={options.check}: the targets of {path} are in the file itself; give --check alone")
-    found = [_with_options(one, stated, options.servers) for one in series_of(path)]
+    found = [_with_options(one, stated, options.servers) for one in read_series(path)]
     if not found:
         raise UsageError(f"{path} has no series with an anchor")
     if options.check is None:
@@ -258,7 +262,7 @@ def _later(options: argparse.Namespace, strategy: str, stated: Stated) -> list[O
     """
     evidence = measured([Path(options.check)], options.strategy or strategy, stated)
     if evidence.shares_cores:
-        raise EvidenceFileError(f"{options.check}: {evidence.shares_cores}")
+        raise UsageError(f"{options.check}: {evidence.shares_cores}")
     return list(evidence.observations)
 
 

@@ -13,7 +13,7 @@ from pytest_ddl import github
 from pytest_ddl.bench.gate.gating import run_gate
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import GateResult
-from pytest_ddl.bench.gate.worktrees import GateUsageError, usage_errors
+from pytest_ddl.bench.gate.worktrees import usage_errors
 from pytest_ddl.bench.git import GitError
 from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.bench.outcome import FAILED, USAGE, UsageError
@@ -102,7 +102,7 @@ def _add_output(output: argparse._ArgumentGroup) -> None:
 def plan_of(options: argparse.Namespace) -> GatePlan:
     """Build the plan from the options.
 
-    :raises GateUsageError: if a value cannot be used; the message names it.
+    :raises UsageError: if a value cannot be used; the message names it.
     """
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(options).items()}
     given["strategies"] = _strategies(options.strategy)
@@ -121,7 +121,7 @@ def main(options: argparse.Namespace) -> int:
     return conducted(
         "gate",
         lambda: _run(options),
-        [((GateUsageError,), USAGE, ""), ((UsageError,), USAGE, ""), ((GitError,), FAILED, "could not measure: ")],
+        [((UsageError,), USAGE, ""), ((GitError,), FAILED, "could not measure: ")],
         interrupted=lambda: "interrupted; there is no verdict",
         unexpected="could not measure",
     )
@@ -149,12 +149,12 @@ def _strategies(text: str | None) -> tuple[str, ...]:
     if text is None:
         return GatePlan.strategies
     if not strategies_of(text):
-        raise GateUsageError(f"--strategy={text!r} must name at least one strategy, for example mirrored[replicas=2]")
+        raise UsageError(f"--strategy={text!r} must name at least one strategy, for example mirrored[replicas=2]")
     return tuple(strategies_of(text))
 
 
 def _accepted(text: str) -> tuple[str, str]:
     counter, equals, reason = text.partition("=")
     if not equals or not counter.strip() or not reason.strip():
-        raise GateUsageError(f"--accept={text!r} must be COUNTER=REASON, for example unpacked='a new metric'")
+        raise UsageError(f"--accept={text!r} must be COUNTER=REASON, for example unpacked='a new metric'")
     return counter.strip(), reason.strip()

@@ -17,7 +17,7 @@ from pytest_ddl.bench.history.confirm import FILE, Confirm, Confirmations, at_mo
 from pytest_ddl.bench.history.detect import MARGIN, NOT_RE_RUN, Change, DetectorMissingError, changes
 from pytest_ddl.bench.history.model import History, HistoryProblem
 from pytest_ddl.bench.history.page import write_page
-from pytest_ddl.bench.history.read import NoResultsError, read_results
+from pytest_ddl.bench.history.read import read_results
 from pytest_ddl.bench.history.report import HistoryReport, explain, github_annotations, step_summary, text_of
 from pytest_ddl.bench.metrics.registry import MissingPackageError
 from pytest_ddl.bench.outcome import FAILED, USAGE, UsageError
@@ -35,10 +35,6 @@ exit status:
   4    the command itself failed, for example because the disk is full
   130  interrupted
 """
-
-
-class ConfigurationError(Exception):
-    """Raised if the command line or asv's configuration cannot be used. The message gives the reason and the fix."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,7 @@ def main(options: argparse.Namespace, confirm: Confirm | None = None) -> int:
         "history",
         lambda: _run(options, confirm),
         [
-            ((ConfigurationError, NoResultsError, GitError, MissingPackageError, UsageError), USAGE, ""),
+            ((UsageError, GitError, MissingPackageError), USAGE, ""),
             ((OSError,), FAILED, "could not continue: "),
         ],
     )
@@ -97,7 +93,7 @@ def main(options: argparse.Namespace, confirm: Confirm | None = None) -> int:
 
 def _run(options: argparse.Namespace, confirm: Confirm | None) -> int:
     if not 0 < options.margin < 1:
-        raise ConfigurationError(f"--margin={options.margin} must be a share between 0 and 1: 0.025 is 2.5 %")
+        raise UsageError(f"--margin={options.margin} must be a share between 0 and 1: 0.025 is 2.5 %")
     places = places_of(options)
     if options.publish:
         _publish(places)
@@ -123,12 +119,12 @@ def _run(options: argparse.Namespace, confirm: Confirm | None) -> int:
 
 def _publish(places: HistoryPlaces) -> None:
     if places.configuration is None:
-        raise ConfigurationError("--publish needs asv's configuration: give --config asv.conf.json")
+        raise UsageError("--publish needs asv's configuration: give --config asv.conf.json")
     command = [sys.executable, "-m", "asv", "publish", "--config", str(places.configuration.resolve())]
     command += ["--html-dir", str(places.html)]
     done = subprocess.run(command, cwd=places.configuration.parent.resolve(), check=False)
     if done.returncode:
-        raise ConfigurationError(f"`asv publish` ended with status {done.returncode}; what it said is above")
+        raise UsageError(f"`asv publish` ended with status {done.returncode}; what it said is above")
 
 
 def _judge(
@@ -171,7 +167,7 @@ def _gate(options: argparse.Namespace, places: HistoryPlaces) -> Confirm:
     from pytest_ddl.bench.history.rerun import gate_confirmation
 
     if places.repository is None:
-        raise ConfigurationError("--confirm needs to check out commits: give the repository by --repository")
+        raise UsageError("--confirm needs to check out commits: give the repository by --repository")
 
     try:
         return gate_confirmation(
@@ -183,22 +179,20 @@ def _gate(options: argparse.Namespace, places: HistoryPlaces) -> Confirm:
             tell=tell,
         )
     except ValueError as error:
-        raise ConfigurationError(str(error)) from error
+        raise UsageError(str(error)) from error
 
 
 def places_of(options: argparse.Namespace) -> HistoryPlaces:
     """Return the settings from the options, else from asv's configuration.
 
-    :raises ConfigurationError: if there is no configuration that can be used.
+    :raises UsageError: if there is no configuration that can be used.
     """
     path = options.config or next((Path(name) for name in CONFIGURATIONS if Path(name).is_file()), None)
     if options.config and not options.config.is_file():
-        raise ConfigurationError(f"--config={options.config} is not a file")
+        raise UsageError(f"--config={options.config} is not a file")
     data = _configuration(path) if path else {}
     if path is None and options.results is None:
-        raise ConfigurationError(
-            f"no {', '.join(CONFIGURATIONS)} here: give --config FILE, or --results DIR and --html DIR"
-        )
+        raise UsageError(f"no {', '.join(CONFIGURATIONS)} here: give --config FILE, or --results DIR and --html DIR")
     base = path.parent.resolve() if path else Path.cwd()
 
     def configured(given: Path | None, key: str, default: str) -> Path:
@@ -219,21 +213,21 @@ def places_of(options: argparse.Namespace) -> HistoryPlaces:
 def check_outputs(html: Path) -> None:
     """Check that the page can be written before minutes are spent on re-runs.
 
-    :raises ConfigurationError: if it cannot.
+    :raises UsageError: if it cannot.
     """
     try:
         html.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"--html={html} cannot be the folder of the page: {error}") from error
+        raise UsageError(f"--html={html} cannot be the folder of the page: {error}") from error
 
 
 def _configuration(path: Path) -> dict[str, Any]:
     try:
         data = _parser()(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{path} cannot be read as asv's configuration: {error}") from error
+        raise UsageError(f"{path} cannot be read as asv's configuration: {error}") from error
     if not isinstance(data, dict):
-        raise ConfigurationError(f"{path} holds a {type(data).__name__}, not asv's configuration")
+        raise UsageError(f"{path} holds a {type(data).__name__}, not asv's configuration")
     return data
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_ddl.bench.outcome import FAILED, failed
 from pytest_ddl.commands.frame import add_strategy, positive
-from pytest_ddl.config import given_options, seconds_argument
+from pytest_ddl.config import argument, given_options, parse_seconds
 from pytest_ddl.trying.legacy import imports_keras, keras_2_name
 from pytest_ddl.trying.source import Script, ScriptError
 
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="file or folder that the script reads from its working directory; repeatable",
     )  # fmt: skip
     parser.add_argument(
-        "--timeout", type=seconds_argument, default=_TIMEOUT, metavar="SECONDS",
+        "--timeout", type=argument(parse_seconds), default=_TIMEOUT, metavar="SECONDS",
         help=f"deadline of each comparison (default: {_TIMEOUT:.0f})",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, metavar="N", help="seed of every run (default: always the same)")

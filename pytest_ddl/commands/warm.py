@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pytest_ddl.bench.outcome import FAILED, OK
 from pytest_ddl.cluster.warm import servers as warm
 from pytest_ddl.commands.frame import conducted
+from pytest_ddl.config import argument, positive
 from pytest_ddl.harness import process_harness
 
 
@@ -24,21 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action.add_argument("--status", action="store_true", help="list the warm servers of this user")
     parser.add_argument(
         "--idle",
-        type=_minutes,
+        type=argument(positive("minutes", 15)),
         default=warm.IDLE_MINUTES,
         metavar="MINUTES",
         help="end the server after so many minutes without a run (default: %(default)g)",
     )
-
-
-def _minutes(text: str) -> float:
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = 0.0
-    if not 0 < minutes < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of minutes, for example 15")
-    return minutes
 
 
 def main(options: argparse.Namespace) -> int:

@@ -12,14 +12,13 @@ from pytest_ddl.lazy import loaded_on_use
 if TYPE_CHECKING:
     from pytest_ddl.conformance.cases import Case, parametrize_with_ddl_checks
     from pytest_ddl.conformance.checks import CONFORMANCE_CHECKS
-    from pytest_ddl.conformance.registry import ConformanceCheck
-    from pytest_ddl.conformance.tags import Tags
+    from pytest_ddl.conformance.registry import ConformanceCheck, Tags
 
 _HOMES = {
     "CONFORMANCE_CHECKS": "pytest_ddl.conformance.checks",
     "Case": "pytest_ddl.conformance.cases",
     "ConformanceCheck": "pytest_ddl.conformance.registry",
-    "Tags": "pytest_ddl.conformance.tags",
+    "Tags": "pytest_ddl.conformance.registry",
     "parametrize_with_ddl_checks": "pytest_ddl.conformance.cases",
 }
 

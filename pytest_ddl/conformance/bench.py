@@ -14,8 +14,7 @@ from pytest_ddl.conformance.checks import CONFORMANCE_CHECKS
 from pytest_ddl.conformance.comparing import MismatchError, NotJudgedError
 from pytest_ddl.conformance.kinds import prepared
 from pytest_ddl.conformance.layers import GLOBAL_BATCH
-from pytest_ddl.conformance.registry import ConformanceCheck
-from pytest_ddl.conformance.subjects import Subject
+from pytest_ddl.conformance.registry import ConformanceCheck, Subject
 from pytest_ddl.equivalence.verdict.report import DivergenceError
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ import numpy as np
 from pytest_ddl.conformance.comparing import SINGLE, MismatchError, compare
 from pytest_ddl.conformance.data import Array, cast
 from pytest_ddl.conformance.kinds import package_of
-from pytest_ddl.conformance.registry import register
+from pytest_ddl.conformance.registry import Subject, register
 from pytest_ddl.conformance.running import distributed, replicas_of
-from pytest_ddl.conformance.subjects import Subject
 
 _EPOCHS = 3
 _BATCH = 12

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pytest_ddl.conformance.kinds import KINDS
-from pytest_ddl.conformance.tags import Tags
+from pytest_ddl.conformance.registry import Tags
 from pytest_ddl.messages import not_one_of
 
 FIXTURE = "ddl_check"

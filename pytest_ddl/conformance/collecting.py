@@ -10,7 +10,7 @@ from pytest_ddl.conformance.bench import Planned
 from pytest_ddl.conformance.cases import Plan
 from pytest_ddl.conformance.checks import CONFORMANCE_CHECKS
 from pytest_ddl.conformance.describing import describe
-from pytest_ddl.conformance.subjects import Subject
+from pytest_ddl.conformance.registry import Subject
 from pytest_ddl.messages import did_you_mean
 
 

@@ -14,8 +14,7 @@ from pytest_ddl.conformance.comparing import flat
 from pytest_ddl.conformance.data import INPUTS, PAIRS, VALUES, Data, weights
 from pytest_ddl.conformance.kinds import KINDS, flavor_of, kind_of, package_of, prepared
 from pytest_ddl.conformance.layers import training_argument
-from pytest_ddl.conformance.subjects import Subject
-from pytest_ddl.conformance.tags import Tags
+from pytest_ddl.conformance.registry import Subject, Tags
 
 _PRECISIONS = ("float64", "float32")
 """The wider one comes first, because its rounding is far smaller than the effect of any defect."""

@@ -11,9 +11,8 @@ import numpy as np
 from pytest_ddl.conformance.comparing import SINGLE, MismatchError, NotJudgedError, compare, flat, shown
 from pytest_ddl.conformance.data import Array, cast
 from pytest_ddl.conformance.kinds import package_of, prepared
-from pytest_ddl.conformance.registry import register
+from pytest_ddl.conformance.registry import Subject, register
 from pytest_ddl.conformance.running import components, distributed, each, replicas_of, sizes_of, split
-from pytest_ddl.conformance.subjects import Subject
 
 _STEPS = 3
 _TARGETS = 2

@@ -9,9 +9,8 @@ import numpy as np
 
 from pytest_ddl.conformance.comparing import SINGLE, MismatchError, NotJudgedError, compare, flat
 from pytest_ddl.conformance.data import Array, cast, weights
-from pytest_ddl.conformance.registry import register
+from pytest_ddl.conformance.registry import Subject, register
 from pytest_ddl.conformance.running import each, padded, replicas_of, sizes_of, split, unpadded
-from pytest_ddl.conformance.subjects import Subject
 
 _PART = 3
 """Examples of each replica, if all have equally many."""

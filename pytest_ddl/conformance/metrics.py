@@ -9,9 +9,8 @@ import numpy as np
 
 from pytest_ddl.conformance.comparing import SINGLE, compare, flat
 from pytest_ddl.conformance.data import Array, Data, cast, weights
-from pytest_ddl.conformance.registry import register
+from pytest_ddl.conformance.registry import Subject, register
 from pytest_ddl.conformance.running import SIZES, each, padded, replicas_of, sizes_of, split, unpadded
-from pytest_ddl.conformance.subjects import Subject
 
 Expected = Callable[..., Any]
 """Takes the arguments of all examples so far and their weights, and returns the metric of these examples."""

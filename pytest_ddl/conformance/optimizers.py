@@ -9,10 +9,9 @@ import numpy as np
 
 from pytest_ddl.conformance.comparing import SINGLE, compare
 from pytest_ddl.conformance.kinds import package_of
-from pytest_ddl.conformance.registry import register
+from pytest_ddl.conformance.registry import Subject, register
 from pytest_ddl.conformance.running import components, each, is_coordinator, replicas_of
 from pytest_ddl.conformance.steps import Array, ConformanceSteps, follow
-from pytest_ddl.conformance.subjects import Subject
 
 _ROWS = 6
 _WIDTH = 3

@@ -6,7 +6,7 @@ import ctypes
 import time
 from pathlib import Path
 
-from pytest_ddl.doctor.findings import DoctorFinding, ok, warning
+from pytest_ddl.doctor.examination import DoctorFinding, ok, warning
 
 SYNCHRONIZED = Path("/run/systemd/timesync/synchronized")
 BEGIN = 1_700_000_000

@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_ddl.cluster import network
 from pytest_ddl.cluster.obstacles import LaunchError, loopback_problem, without_proxy_here
 from pytest_ddl.cluster.resources import FIRST_PORT, LAST_PORT, PortLease
-from pytest_ddl.doctor.findings import DoctorFinding, ok, problem, warning
+from pytest_ddl.doctor.examination import DoctorFinding, ok, problem, warning
 
 PORTS = 16
 """Ports that are leased at once: more than the largest default cluster needs, and few enough to take no time."""

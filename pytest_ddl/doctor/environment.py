@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_ddl.doctor.findings import DoctorFinding, ok, problem, warning
+from pytest_ddl.doctor.examination import DoctorFinding, ok, problem, warning
 from pytest_ddl.doctor.versions import installed
 
 

@@ -1,4 +1,4 @@
-"""Ask the driver for the state of each GPU: free memory, errors of its memory, other programs, and its modes."""
+"""Find the GPUs of this machine, whether TensorFlow can use them, and the state that the driver reports of each."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import glob
 import subprocess
 from collections.abc import Iterator, Mapping
 
-from pytest_ddl.doctor.devices import NODES
-from pytest_ddl.doctor.findings import DoctorFinding, ok, problem, warning
+from pytest_ddl.bench.launching.machine import machine_facts
+from pytest_ddl.doctor.examination import DoctorFinding, ok, problem, warning
+from pytest_ddl.doctor.versions import installed
+from pytest_ddl.installing import install_line
 from pytest_ddl.strategies.machine import GPU_PROCESS_MB
 
+NODES = "/dev/nvidia[0-9]*"
 SECONDS = 10.0
 """Deadline: without persistence mode, the driver is loaded for the answer, which takes seconds."""
 FIELDS = (
@@ -27,6 +30,24 @@ FIELDS = (
 """Properties that ``nvidia-smi --help-query-gpu`` describes. Memory is in MiB."""
 _BUSY = 10
 """Use in percent from which another program is likely to disturb measurements."""
+
+
+def gpu_names() -> list[str]:
+    """Return the names of the NVIDIA GPUs of which the driver has files."""
+    return [name for name in machine_facts()["gpu"].split(", ") if name]
+
+
+def gpus() -> DoctorFinding:
+    names, nodes = gpu_names(), glob.glob(NODES)
+    if not names and not nodes:
+        return ok("no NVIDIA GPU; replicas run on virtual devices of the CPU")
+    if not nodes:
+        found = f"the driver lists {len(names)} GPU ({names[0]}), but there is no {NODES}"
+        return warning(found, "give the container its GPUs, for example docker run --gpus=all")
+    what = f"{len(names) or len(nodes)} GPU ({', '.join(names) or 'name unknown'})"
+    if installed("tensorflow-cpu") or installed("tf-nightly-cpu"):
+        return warning(f"{what}, but this TensorFlow is built for CPUs", install_line("gpu"))
+    return ok(what)
 
 
 def gpu_state() -> list[DoctorFinding]:

@@ -8,8 +8,8 @@ import os
 import subprocess
 import sys
 
-from pytest_ddl.doctor.devices import NODES
-from pytest_ddl.doctor.findings import DoctorFinding, ok, problem, warning
+from pytest_ddl.doctor.examination import DoctorFinding, ok, problem, warning
+from pytest_ddl.doctor.gpu_state import NODES
 from pytest_ddl.installing import install_line
 
 SECONDS = 60.0

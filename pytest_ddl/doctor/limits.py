@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_ddl.cluster import cgroups
 from pytest_ddl.cluster.obstacles import limits
-from pytest_ddl.doctor.findings import DoctorFinding, ok, problem, warning
+from pytest_ddl.doctor.examination import DoctorFinding, ok, problem, warning
 
 RANKS = 2
 """Ranks of the smallest cluster of several workers, ``multi_worker_mirrored``."""

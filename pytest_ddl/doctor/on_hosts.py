@@ -11,10 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.doctor.examination import examine
-from pytest_ddl.doctor.findings import Status
+from pytest_ddl.doctor.examination import FORMAT, Status, as_json, examine
 from pytest_ddl.doctor.registry import PROBES
-from pytest_ddl.doctor.report import FORMAT, as_json
 from pytest_ddl.hosts.preflight import Problem
 from pytest_ddl.hosts.transports.registry import group_of
 

@@ -2,39 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-from pytest_ddl.doctor import clock, connections, devices, environment, gpu_state, imported, limits, storage, versions
-from pytest_ddl.doctor.findings import DoctorFinding
-
-SECONDS = 1.4
-"""Deadline of a probe that may block. All probes run at the same time, so the command ends soon after it."""
-BUSY_SECONDS = 20.0
-"""Deadline of the others, which only a very busy machine delays. That is no problem of what they ask about."""
-
-
-@dataclass(frozen=True)
-class DoctorProbe:
-    """Question to the machine on which it runs."""
-
-    name: str
-    group: str
-    title: str
-    """Statement that holds if it finds nothing wrong."""
-    run: Callable[[], DoctorFinding | Sequence[DoctorFinding]]
-    waits: bool = False
-    """True if it asks something that may never answer: a name server, a disk, another process."""
-    own_seconds: float | None = None
-    """Deadline, if it differs from that of similar probes."""
-    on_request: bool = False
-    """True if it runs only if it is asked for, because it takes seconds."""
-
-    @property
-    def seconds(self) -> float:
-        """Deadline."""
-        return self.own_seconds or (SECONDS if self.waits else BUSY_SECONDS)
-
+from pytest_ddl.doctor import clock, connections, environment, gpu_state, imported, limits, storage, versions
+from pytest_ddl.doctor.examination import DoctorProbe
 
 PROBES: tuple[DoctorProbe, ...] = (
     DoctorProbe("python", "versions", "Python has a supported version", versions.python),
@@ -48,10 +17,14 @@ PROBES: tuple[DoctorProbe, ...] = (
     DoctorProbe("ports", "network", "ports can be leased, listened on and reached", connections.ports, waits=True),
     DoctorProbe("localhost", "network", "`localhost` means 127.0.0.1", connections.localhost, waits=True),
     DoctorProbe(
-        "host-name", "network", "the host name has an address for other hosts", connections.host_name, waits=True
+        "host-name", "network", "the host name has an address for other hosts", connections.host_name,
+        waits=True, is_needed=False,
     ),
     DoctorProbe("proxies", "network", "gRPC uses no proxy for 127.0.0.1", connections.proxies),
-    DoctorProbe("namespace", "network", "`--ddl-network=isolated` is possible", connections.namespace, waits=True),
+    DoctorProbe(
+        "namespace", "network", "`--ddl-network=isolated` is possible", connections.namespace,
+        waits=True, is_needed=False,
+    ),
     DoctorProbe("descriptors", "limits", "a process may open enough files", limits.descriptors),
     DoctorProbe("processes", "limits", "enough threads may be started", limits.processes),
     DoctorProbe("memory", "limits", "enough memory is free, in the container too", limits.memory),
@@ -60,7 +33,7 @@ PROBES: tuple[DoctorProbe, ...] = (
         "temporary-folder", "files", "temporary files can be made, with free space", storage.temporary, waits=True
     ),
     DoctorProbe("shared-memory", "files", "shared memory is large enough for GPUs", storage.shared_memory, waits=True),
-    DoctorProbe("gpus", "machine", "TensorFlow can use the GPUs that exist", devices.gpus, waits=True),
+    DoctorProbe("gpus", "machine", "TensorFlow can use the GPUs that exist", gpu_state.gpus, waits=True),
     DoctorProbe(
         "gpu-state", "machine", "each GPU has free memory and no errors (`--tensorflow`)", gpu_state.gpu_state,
         waits=True, own_seconds=gpu_state.SECONDS, on_request=True,

@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 
 from pytest_ddl.cluster.obstacles import cannot_write, temporary_folder
-from pytest_ddl.doctor import devices
-from pytest_ddl.doctor.findings import DoctorFinding, ok, problem, warning
+from pytest_ddl.doctor import gpu_state
+from pytest_ddl.doctor.examination import DoctorFinding, ok, problem, warning
 
 LEAST, ENOUGH = 256 * 2**10, 512 * 2**20
 """Bytes for sockets, locks and logs: a small run passed with 256 KiB, and failed with 64. The larger number also holds
@@ -57,6 +57,6 @@ def shared_memory() -> DoctorFinding:
         said = f"{SHARED} has {size / 2**30:.2f} GiB free"
     if size >= SHARED_MIB * _MIB:
         return ok(said)
-    if not devices.gpu_names():
+    if not gpu_state.gpu_names():
         return ok(f"{said}, which only several GPUs would need")
     return warning(f"{said}, and NCCL needs it for several GPUs", "docker run --shm-size=1g, or mount a larger tmpfs")

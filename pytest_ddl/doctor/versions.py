@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
-from pytest_ddl.doctor.findings import DoctorFinding, ok, problem, warning
+from pytest_ddl.doctor.examination import DoctorFinding, ok, problem, warning
 from pytest_ddl.installing import install_line
 from pytest_ddl.strategies.machine import MISSING_TENSORFLOW, TENSORFLOW_PACKAGES, keras_version, tensorflow_version
 

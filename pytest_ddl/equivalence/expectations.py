@@ -31,12 +31,13 @@ class Expectations(dict[str, str]):
         """Return the positions of the findings that are excused, each with its key.
 
         A key without a name excuses the findings of one owner only: a cause that is declared for one thing does not
-        excuse an unrelated thing. It is the owner of the earliest finding that no key with a name excuses.
+        excuse an unrelated thing. It is the owner of the earliest finding that no key with a name excuses. A known
+        behavior of a framework comes before all others, because its own description offers the key for it.
         """
         named = {at: key for at, finding in enumerate(findings) for key in self if _names(key, finding)}
         plain = [(at, f.cause) for at, f in enumerate(findings) if at not in named and f.cause and f.cause in self]
         owners: dict[str, str] = {}
-        for at, cause in sorted(plain, key=lambda item: findings[item[0]].step or 0):
+        for at, cause in sorted(plain, key=lambda item: (findings[item[0]].known is None, findings[item[0]].step or 0)):
             if findings[at].owner:
                 owners.setdefault(cause, findings[at].owner)
         return {**named, **{at: cause for at, cause in plain if findings[at].owner in ("", owners.get(cause, ""))}}

@@ -16,6 +16,8 @@ class Doubt(NamedTuple):
     check: str
     """Name of the check that could not decide."""
     reason: str
+    in_program: bool = False
+    """True if the author of the program can change this."""
 
     def __str__(self) -> str:
         return f"{self.check}: {self.reason}"
@@ -47,6 +49,7 @@ class Reason(Enum):
     NOT_REPRODUCIBLE = "not reproducible on one device"
     NOT_REPEATED = "noise on one device is as large as the effect of an example"
     TOO_WIDE = "the bound is too wide"
+    JUMPS = "rounding alone moves it as far"
     KEPT = "the program may have kept it from"
     OF_A_PLACE = "says where the program runs"
     OF_AN_ATTEMPT = "each attempt has a history of its own"
@@ -97,6 +100,8 @@ class Finding:
     worker: int | None = None
     error: float | None = None
     tolerance: float | None = None
+    scale: float | None = None
+    """Largest magnitude of the value on one device, if the check knows it."""
     fix: str | None = None
     observed: str | None = None
     """Short text of the value seen under the strategy."""

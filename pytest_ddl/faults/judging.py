@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_ddl.equivalence.checks.resume import CHECK as RESUME
@@ -17,7 +17,6 @@ from pytest_ddl.equivalence.evidence.results import returned
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.faults import damaged
-from pytest_ddl.faults.clashes import with_clashes
 from pytest_ddl.faults.joining import Joining, equal_bits
 from pytest_ddl.faults.rank.fault import KINDS
 from pytest_ddl.faults.rank.point_log import WRITING, Reached
@@ -286,3 +285,18 @@ def _other_points(run: TrialRun, plain: TrialRun) -> tuple[str, ...]:
         if other is not None:
             notes.append(f"rank {rank} reached '{other[0]}' where the uninterrupted run reached '{other[1]}'")
     return tuple(notes)
+
+
+def with_clashes(run: TrialRun, ranks: Sequence[RankRecord], baseline: TrainingRecord) -> list[RankRecord]:
+    """Return the ranks of the last attempt, with the writes of earlier attempts to a path that two ranks wrote.
+
+    A path that one rank wrote in one attempt, and another rank in the next, is no clash.
+    """
+    added = list(ranks)
+    for attempt in run.attempts[:-1]:
+        shared = shared_writes(replace(baseline, ranks=tuple(attempt.attempt.ranks)))
+        for found in shared.values():
+            for rank, write in found.items():
+                if len(found) > 1 and rank < len(added):
+                    added[rank] = replace(added[rank], writes=(*added[rank].writes, write))
+    return added

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pytest_ddl.records import TrainingRecord
 
 EVERY_POINT = "every point"
-_ENDS_ALREADY = Point("after", "training")
-"""Point after which the program has nothing left to do on this rank."""
 
 
 class NotInjectedError(Exception):

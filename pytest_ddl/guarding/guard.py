@@ -9,13 +9,94 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.expectations import Expectations, parse_expectations
 from pytest_ddl.equivalence.findings import Finding
-from pytest_ddl.guarding import shards
 from pytest_ddl.guarding.copies import Copies, Rows
-from pytest_ddl.guarding.judging import Moment, in_order, of_numbers, of_variables, text_of
+from pytest_ddl.guarding.judging import CHECK, Moment, in_order, of_numbers, of_variables, text_of
 from pytest_ddl.records import VariableKind
+from pytest_ddl.training import fingerprint
 from pytest_ddl.training.watching import Watched
+
+NUMBER = 64
+"""Number of hashes of a batch: the smallest ones, so that equal batches in another order have the same."""
+_COLUMNS = 1024
+"""Number of elements of an example that are hashed, evenly spaced, so that images need not leave the device."""
+_FEWEST = 2
+"""Smallest number of different examples of a batch that is judged. A single one may be equal by chance."""
+NOTHING = np.zeros(NUMBER, np.int64)
+"""Row of a batch that is not known. A hash is never 0."""
+
+
+def hashes(strategy: Any, batch: Any, local: int) -> list[Rows]:
+    """Return a row of hashes for each replica of this process."""
+    import tensorflow as tf
+
+    parts: list[list[Any]] = [[] for _replica in range(local)]
+    for leaf in tf.nest.flatten(batch):
+        found = strategy.experimental_local_results(leaf)
+        if len(found) != local:
+            return [NOTHING] * local  # a batch that is not split over the replicas yet
+        for replica, value in enumerate(found):
+            parts[replica].append(value)
+    return [_of_replica(tensors) for tensors in parts]
+
+
+def _of_replica(tensors: list[Any]) -> Rows:
+    import tensorflow as tf
+
+    dense = [one for one in tensors if isinstance(one, tf.Tensor | np.ndarray) and len(one.shape) and one.shape[0]]
+    if not dense or any(one.shape[0] != dense[0].shape[0] for one in dense):
+        return NOTHING
+    examples = fingerprint.combine(
+        [fingerprint.hash_rows(_narrowed(one), position) for position, one in enumerate(dense)]
+    )
+    row = np.array(NOTHING)
+    smallest = sorted(set(examples) - {0})[:NUMBER]
+    row[: len(smallest)] = np.array(smallest, np.uint64).view(np.int64)
+    return row
+
+
+def _narrowed(tensor: Any) -> Any:
+    """Return some elements of each example."""
+    import tensorflow as tf
+
+    flat = tf.reshape(tensor, [tensor.shape[0], -1])
+    width = int(flat.shape[1])
+    if width > _COLUMNS:
+        flat = tf.gather(flat, np.linspace(0, width - 1, _COLUMNS).astype(np.int64), axis=1)
+    return flat.numpy()
+
+
+def duplicated(now: Rows, before: Rows, moment: Moment) -> Finding | None:
+    """Return a finding if replicas consume the same examples.
+
+    :param now: hashes of the batch of each replica in this step.
+    :param before: those in the step before.
+    """
+    batches, earlier = ([set(row.tolist()) - {0} for row in rows] for rows in (now, before))
+    judged = [
+        at
+        for at, batch in enumerate(batches)
+        if len(batch) >= _FEWEST and len(earlier[at]) >= _FEWEST and not batch & earlier[at]
+    ]
+    for at, replica in enumerate(judged):
+        for other in judged[:at]:
+            shared, size = len(batches[replica] & batches[other]), min(len(batches[replica]), len(batches[other]))
+            if 2 * shared >= size:
+                cause = "examples-duplicated"
+                return Finding(
+                    CHECK,
+                    f"replicas {other} and {replica} consume the same examples in step {moment.step}",
+                    cause,
+                    step=moment.step,
+                    replica=replica,
+                    worker=moment.worker(replica),
+                    fix=fix_of(cause),
+                    evidence=f"{shared} of {size} examples have the same contents, and none was in the batch before",
+                )
+    return None
+
 
 _LOGGER = logging.getLogger("pytest_ddl.guard")
 _OFTEN = 16.0
@@ -100,10 +181,10 @@ class Guard:
         steps = np.array([self.steps], np.int64)
         given, suspects = self._copies.look([np.concatenate([steps, *pair]) for pair in zip(now, before, strict=True)])
         moment = Moment(self.steps, self._copies.local, self._tolerance_of)
-        end = 1 + 2 * shards.NUMBER
+        end = 1 + 2 * NUMBER
         rates = given[:, end:].view(np.float64)
         named = [(item.record.name, rates[:, at]) for at, item in enumerate(self._copies.rates)]
-        twice = shards.duplicated(given[:, 1 : 1 + shards.NUMBER], given[:, 1 + shards.NUMBER : end], moment)
+        twice = duplicated(given[:, 1 : 1 + NUMBER], given[:, 1 + NUMBER : end], moment)
         found = [
             *of_numbers(given[:, 0], named, moment),
             *of_variables(self._copies.held(suspects, self._tolerance_of), moment),
@@ -124,10 +205,10 @@ class Guard:
         return tuple(findings)
 
     def _hashes(self, batch: Any) -> list[Rows]:
-        return shards.hashes(self._strategy, batch, self._copies.local)
+        return hashes(self._strategy, batch, self._copies.local)
 
     def _nothing(self) -> list[Rows]:
-        return [shards.NOTHING] * self._copies.local
+        return [NOTHING] * self._copies.local
 
     def _tolerance_of(self, item: Watched) -> float:
         """Return by how much copies may differ. Whole numbers and learning rates must be equal."""

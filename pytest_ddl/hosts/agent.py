@@ -1,4 +1,4 @@
-"""Run the workers of one host: the agent has a local launcher there, and passes on the news of all workers.
+"""Run the workers of one host. The agent has a local launcher there, and reports what happens to the workers.
 
 The controller starts it through execnet, which gives it a channel. Both sides send tuples of a name and its values.
 
@@ -51,8 +51,8 @@ from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.relocating import PLACES, FolderPlaces
 from pytest_ddl.cluster.resources import PortLease
 from pytest_ddl.cluster.sending import send
-from pytest_ddl.cluster.state import imported_files
-from pytest_ddl.cluster.state.imported_files import DOORS
+from pytest_ddl.cluster.state import user_files
+from pytest_ddl.cluster.state.user_files import DOORS
 from pytest_ddl.hosts import copies, questions
 from pytest_ddl.hosts.tunnels import Tunnels
 
@@ -294,7 +294,7 @@ class Agent:
             self._tell("closed", number)
 
     def _pass_on_imports(self, pid: int) -> None:
-        paths = imported_files.take(self._folder / _SOCKETS, pid)
+        paths = user_files.take(self._folder / _SOCKETS, pid)
         if paths:
             digests = {path: questions.digest_of(path) for path in paths}
             of_rank = self._places.text_of_rank if self._places is not None else str

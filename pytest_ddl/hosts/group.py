@@ -20,7 +20,7 @@ import execnet
 from pytest_ddl.cluster import session_folder
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.relocating import FolderPlaces
-from pytest_ddl.cluster.state import imported_files, user_modules
+from pytest_ddl.cluster.state import user_files, user_modules
 from pytest_ddl.hosts import preflight, questions
 from pytest_ddl.hosts.agent import BEAT
 from pytest_ddl.hosts.checked import command_of, hosts_of
@@ -110,7 +110,7 @@ class HostGroup:
             for link, found in zip(self.links, facts, strict=True):
                 link.host = replace(link.host, address=link.host.address or found["address"])
             if self._copying is not None:
-                self._copying.begin(imported_files.files(user_modules.loaded()))
+                self._copying.begin(user_files.files(user_modules.loaded().values()))
             self._facts = facts
             self._just_checked = True
         return [link.host for link in self.links]
@@ -161,7 +161,7 @@ class HostGroup:
 
         :raises LaunchError: if the files of a host differ.
         """
-        paths = imported_files.files(user_modules.loaded()) - self._compared
+        paths = user_files.files(user_modules.loaded().values()) - self._compared
         if self._copying is not None and self.places is not None:
             copied = {path for path in paths if self._copying.project.relative(path) is not None}
             self._copying.add(copied)

@@ -1,9 +1,14 @@
-"""Choose the host of each process of a cluster."""
+"""Say what all hosts of a run have, and choose the host of each process of a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
+from pytest_ddl.cluster.obstacles import LaunchError
+from pytest_ddl.strategies.base import Machine
+from pytest_ddl.strategies.machine import look_around
 from pytest_ddl.strategies.spec import Task, Topology
 
 
@@ -43,3 +48,20 @@ def _spread(number: int, slots: Sequence[int]) -> list[int]:
         else:
             shares[max(range(len(slots)), key=lambda host: (slots[host] - shares[host]) / slots[host])] += 1
     return [host for host, share in enumerate(shares) for _ in range(share)]
+
+
+def machine_of_hosts(launcher: Callable[[], Any]) -> tuple[Machine, str]:
+    """Return what each host has, and why the hosts cannot be asked, or an empty text.
+
+    A strategy must be able to run on any host. So the host with the fewest GPUs decides, and not this machine.
+
+    :param launcher: function that returns the launcher. It may raise a ``LaunchError``.
+    """
+    machine = look_around(lambda: (0, 0, 0))
+    try:
+        found: dict[str, int] = launcher().gpus()
+    except LaunchError as error:
+        return replace(machine, gpu_reason=f"the hosts do not answer: {error}"), str(error)
+    least = min(found, key=lambda name: found[name])
+    reason = f"the host {least} has no GPU device (/dev/nvidia*), or hides them (CUDA_VISIBLE_DEVICES)"
+    return replace(machine, gpus=found[least], gpu_reason=reason), ""

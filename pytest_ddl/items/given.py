@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import pickle
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,13 +15,12 @@ import pytest
 from hypothesis.errors import FailedHealthCheck
 
 from pytest_ddl.cluster import pickling
-from pytest_ddl.cluster.cluster import GRACE, Answer, Cluster, Fate
-from pytest_ddl.cluster.explain import RankError, explain, name_ranks
-from pytest_ddl.cluster.protocol import ExampleResult, PhaseResult, RequestKind
+from pytest_ddl.cluster.cluster import GRACE, Cluster, Fate
+from pytest_ddl.cluster.explain import Answer, RankError, explain, name_ranks
+from pytest_ddl.cluster.protocol import ExampleResult, Failure, PhaseResult, RequestKind
 from pytest_ddl.cluster.ship import ShippingError
 from pytest_ddl.items.hypothesis_adapter import adapt_settings
-from pytest_ddl.items.merge import merge_example
-from pytest_ddl.items.raised import error_like
+from pytest_ddl.items.merge import merge_example, must_fail, output_sections
 
 SHRINK_MARGIN = 1.0
 """Seconds before the deadline at which shrinking ends, so that the deadline does not pass while it shrinks."""
@@ -114,13 +114,7 @@ class ExampleDispatcher:
             raise known
         answers = self._cluster.ask(RequestKind.BODY, example, deadline=self._deadline, patience=self._wait_after)
         self.examples += 1
-        total = len(answers)
-        self._output = [
-            (f"Captured {stream} call" + (f" [rank {answer.rank}]" if total > 1 else ""), text)
-            for answer in answers
-            for stream, text in (("stdout", answer.stdout), ("stderr", answer.stderr))
-            if text
-        ]
+        self._output = output_sections(answers, "call")
         error = self._judge(answers)
         if all(answer.ok and answer.body.rejected for answer in answers):
             hypothesis.reject()
@@ -143,6 +137,10 @@ class ExampleDispatcher:
         failures = [answer.body.failure for answer in answers if answer.ok and answer.body.failure is not None]
         if failures:
             failed = [_with_failure(answer) for answer in answers]
+            passed = [answer.rank for answer in failed if answer.ok and not answer.body.rejected]
+            if passed and must_fail(self._item):
+                text = f"{name_ranks(passed, len(answers))} did not fail, although xfail(strict=True) says that all do"
+                return RankDisagreementError(f"{explain(failed)}\n\n{text}", failed)
             return error_like(failures, explain(failed), failed)
         if report is None:
             return RankError(lost, answers)
@@ -191,3 +189,44 @@ def _pickle(drawn: dict[str, Any]) -> bytes:
             "and make TensorFlow objects of them in the body."
         ) from error
     return data
+
+
+def error_like(failures: Sequence[Failure], message: str, answers: Sequence[Answer]) -> RankError:
+    """Return a :class:`RankError` that is also an instance of the class that all failures have in common.
+
+    ``raises=`` of the marker ``xfail`` and of ``@example(...).xfail()`` then means the same as without ranks.
+    """
+    shared: Any = _shared_class(failures)
+    try:
+        return _error_class(shared)(message, answers)
+    except TypeError:
+        # Python cannot combine every class with another, and some classes need other arguments to make an instance.
+        return RankError(message, answers)
+
+
+def _shared_class(failures: Sequence[Failure]) -> type[Exception]:
+    """Return the most specific class of all exceptions that this process has loaded.
+
+    It loads nothing for this, in particular not TensorFlow. The module of a class that the test names is loaded.
+    """
+    first, *others = failures
+    for module, name in first.classes:
+        loaded = getattr(sys.modules.get(module), name, None)
+        is_shared = all((module, name) in failure.classes for failure in others)
+        if is_shared and isinstance(loaded, type) and issubclass(loaded, Exception):
+            return loaded
+    return Exception
+
+
+# Hypothesis takes exceptions of different classes for different failures, so equal failures need the same class.
+@functools.cache
+def _error_class(shared: type[Exception]) -> type[RankError]:
+    if issubclass(RankError, shared):
+        return RankError
+
+    def initialize(self: RankError, message: str, answers: Sequence[Answer] = ()) -> None:
+        BaseException.__init__(self, message)
+        self.answers = tuple(answers)
+
+    own = {"__init__": initialize, "__str__": BaseException.__str__, "__module__": RankError.__module__}
+    return type(RankError.__name__, (RankError, shared), own)

@@ -98,14 +98,14 @@ def collection_differs(item: pytest.Item, answers: Sequence[Answer]) -> pytest.T
 
 
 def output_sections(answers: Sequence[Answer], when: str) -> list[tuple[str, str]]:
-    """Return report sections with the output of each rank during a phase."""
+    """Return report sections with what the pytest of each rank has captured (log records), and with its output."""
     total = len(answers)
-    return [
-        (f"Captured {stream} {when}{_label(answer.rank, total)}", text)
-        for answer in answers
-        for stream, text in (("stdout", answer.stdout), ("stderr", answer.stderr))
-        if text
-    ]
+    found = []
+    for answer in answers:
+        captured = answer.body.reports[-1]["sections"] if answer.ok and answer.body.reports else []
+        printed = [(f"Captured {name} {when}", getattr(answer, name)) for name in ("stdout", "stderr")]
+        found += [(title + _label(answer.rank, total), text) for title, text in [*captured, *printed] if text]
+    return found
 
 
 def is_unexpected_pass(report: pytest.TestReport) -> bool:
@@ -149,7 +149,7 @@ def _read(item: pytest.Item, answer: Answer, total: int) -> _RankPhase:
     reports = [
         hook.pytest_report_from_serializable(config=item.config, data=dict(data)) for data in answer.body.reports
     ]
-    for report in reports:
+    for report in reports[:-1]:
         report.sections = [(title + _label(answer.rank, total), text) for title, text in report.sections]
     return _RankPhase(answer, reports[-1], reports[:-1])
 
@@ -165,14 +165,15 @@ def _merge_main(
         return _failed_like(failed, phases, total, sections(answers))
     declared = _declared_to_fail(item)
     if xfailed and all(answer.fate is Fate.STOPPED for answer in lost) and (declared or len(xfailed) == len(phases)):
-        # The test failed as expected, even if only on some of the ranks.
-        return xfailed[0].report
+        return _failed_as_expected(item, when, xfailed[0].report, phases, total)
     if lost:
         text = explain(answers)
         died = any(answer.fate is Fate.DIED for answer in lost)
         if not died and any(phase.outcome in ("skipped", "rejected") for phase in phases):
             # The others wait for what the rank that skipped the test does not do.
             text = f"{_disagreement(phases, total, lost)}\n\n{text}"
+        if any(phase.outcome in ("passed", "xpassed") for phase in phases) and must_fail(item):
+            return failed_report(item, when, f"{_disagreement(phases, total)}\n\n{text}")
         raise pytest.fail.Exception(text, pytrace=False)
     if not phases:
         assert when == "teardown"
@@ -187,13 +188,37 @@ def _merge_main(
             return failed_report(item, when, _not_run(idle, total))
     report = phases[0].report
     for phase in phases[1:]:
-        report.sections += phase.report.sections
         report.user_properties += [pair for pair in phase.report.user_properties if pair not in report.user_properties]
+    return report
+
+
+def _failed_as_expected(
+    item: pytest.Item, when: Any, report: pytest.TestReport, phases: Sequence[_RankPhase], total: int
+) -> pytest.TestReport:
+    """Return the report of a test that failed as expected, perhaps only on some of the ranks. A strict marker says all.
+
+    :param report: that of the first rank on which the test failed.
+    """
+    if len({phase.outcome for phase in phases}) == 1:
+        return report
+    if must_fail(item):
+        return failed_report(item, when, _disagreement(phases, total))
+    by_rank = "; ".join(f"{ranks} {outcome}" for ranks, outcome in _outcomes(phases, total))
+    vars(report)["wasxfail"] = f"{vars(report)['wasxfail']} [{by_rank}]".strip()
     return report
 
 
 def _declared_to_fail(item: pytest.Item) -> bool:
     return next(item.iter_markers("xfail"), None) is not None
+
+
+def must_fail(item: pytest.Item) -> bool:
+    """Return whether a strict ``xfail`` marker says that a test always fails: then on every rank."""
+    default = item.config.getini("strict_xfail")
+    if default is None:
+        default = item.config.getini("strict")
+    given = [marker.kwargs.get("strict") for marker in item.iter_markers("xfail")]
+    return any(default if strict is None else strict for strict in given)
 
 
 def _failed_like(
@@ -293,15 +318,19 @@ def _merge_subtest(
     item: pytest.Item, name: str, found: Sequence[_RankPhase], phases: Sequence[_RankPhase], total: int
 ) -> pytest.TestReport:
     failed = [phase for phase in found if phase.outcome == "failed"]
+    captured = [section for phase in found for section in phase.report.sections]
     if failed:
-        return _failed_like(failed, found, total)
+        report = _failed_like(failed, found, total)
+        report.sections = captured
+        return report
     report = found[0].report
+    report.sections = captured
     ranks = {phase.answer.rank for phase in found}
     missing = [phase.answer.rank for phase in phases if phase.answer.rank not in ranks]
     xfailed = [phase.report for phase in found if phase.outcome == "xfailed"]
     if missing:
         _fail(report, f"subtest {name} did not run on {name_ranks(missing, total)}")
-    elif xfailed and _declared_to_fail(item):
+    elif xfailed and _declared_to_fail(item) and not must_fail(item):
         return xfailed[0]
     elif len({phase.outcome for phase in found}) > 1:
         _fail(report, f"in subtest {name} {_disagreement(found, total)}")

@@ -23,6 +23,7 @@ from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.parameters import difference, in_words
 from pytest_ddl.cluster.protocol import PhaseResult, RankWarning, RequestKind
 from pytest_ddl.harness import START_TIMEOUT
+from pytest_ddl.items.long_output import shortened
 from pytest_ddl.items.merge import (
     collection_differs,
     count_failed,
@@ -51,7 +52,7 @@ class _NotPassedError(Exception):
 
 
 class ItemRunner(Protocol):
-    """What all items of a process share: the clusters, and what is told about them."""
+    """The clusters that all items of a process share, and the reports about them."""
 
     def lease(self, spec: StrategySpec, mark: DdlMark) -> AbstractContextManager[Cluster]:
         """Lease a cluster for one item."""
@@ -113,6 +114,8 @@ class ItemOnRanks:
         self._spoiled = False
         self._sections: list[tuple[str, str]] = []
         """Sections of the item's reports so far. Each report also contains the sections of the earlier ones."""
+        self._shown: list[tuple[str, str]] = []
+        """The same sections, of which the long ones are cut."""
         self._merged: dict[str, pytest.TestReport] = {}
         self._printed: list[tuple[int, int]] = []
         """Sizes of stdout and stderr of each process before the current phase."""
@@ -216,7 +219,7 @@ class ItemOnRanks:
             report.longrepr = self._interrupted[1]
         self._spoiled = self._spoiled or report.failed or hasattr(report, "wasxfail")
         self._add_sections(made_here.sections)
-        report.sections = list(self._sections)
+        report.sections = list(self._shown)
         return report
 
     # ----- phases -----
@@ -241,7 +244,6 @@ class ItemOnRanks:
                 report = report if mismatch is None else failed_report(self._item, when, mismatch)
             else:
                 report = uncollected
-            self._add_sections(report.sections)
         except pytest.fail.Exception as error:
             lost = error
         self._add_sections(output_sections(answers, when))
@@ -323,6 +325,7 @@ class ItemOnRanks:
         """Add the new sections, and print them if output is not captured."""
         new = [section for section in found if section not in self._sections]
         self._sections += new
+        self._shown += [shortened(self._item.config, *section) for section in new]
         if self._item.config.getoption("capture") == "no":
             _show(new)
 

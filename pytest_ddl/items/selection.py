@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
+
+import pytest
 
 from pytest_ddl.messages import no_such_argument, not_one_of
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
 from pytest_ddl.strategies.spec import StrategySpec
-
-if TYPE_CHECKING:
-    import pytest
 
 SPEC_FIXTURE = "_ddl_spec"
 SINGLE_STRATEGY_FIXTURES = {
@@ -40,6 +39,11 @@ KERAS = ("keras", "tf_keras")
 def is_seconds(value: object) -> bool:
     """Return whether a value is a positive number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def fail_collection(node: Any, problem: object) -> NoReturn:
+    """Fail the collection of a test's file with a one-line message."""
+    raise pytest.fail.Exception(f"{getattr(node, 'nodeid', node)}: {problem}", pytrace=False) from None
 
 
 @dataclass(frozen=True, kw_only=True)

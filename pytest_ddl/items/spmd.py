@@ -15,6 +15,7 @@ from pytest_ddl.cluster.cluster import Answer, Cluster, ClusterError
 from pytest_ddl.cluster.explain import explain
 from pytest_ddl.cluster.protocol import RankWarning, RequestKind, SessionPlan
 from pytest_ddl.harness import Harness
+from pytest_ddl.items.long_output import shortened
 from pytest_ddl.items.merge import failed_report, merge_phase, output_sections
 from pytest_ddl.items.on_ranks import ON_RANKS, ItemOnRanks
 from pytest_ddl.items.selection import DdlMark, parse_mark
@@ -211,7 +212,7 @@ class SpmdRunner:
             # An xdist worker can report only the item that it runs.
             text = f"a fixture of {item.nodeid} failed when it was torn down\n{report.longreprtext}"
             report = failed_report(self._running, "teardown", text)
-        report.sections += output_sections(answers, "teardown")
+        report.sections = [shortened(self._config, *found) for found in output_sections(answers, "teardown")]
         self._late.append((item, report))
         if not later:
             self._log_late()

@@ -6,9 +6,8 @@ import math
 from html import escape
 
 from pytest_ddl.pages.distances import Distance, Distances
-from pytest_ddl.pages.numbers import decades, power, shown
 from pytest_ddl.pages.picture import HEIGHT, WIDTH, Line, Picture, Tick, place, plot, step_ticks
-from pytest_ddl.web.units import TIMES
+from pytest_ddl.web.units import TIMES, decades, power, shown
 
 TITLE = "Difference from one device"
 MOST_LINES = 60

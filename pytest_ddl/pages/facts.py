@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pytest_ddl.equivalence.verdict.text import headline
+from pytest_ddl.json_records import JsonRecord
 
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.findings import Finding
@@ -21,7 +22,7 @@ _PLACE = re.compile(r"(?P<file>[^\s:()'\"]+\.py):(?P<line>\d+)")
 
 
 @dataclass(frozen=True)
-class Facts:
+class Facts(JsonRecord):
     """Verdict of one comparison of a test, and its worst finding. All values are plain, so that JSON can hold them."""
 
     test: str
@@ -54,31 +55,18 @@ class Facts:
             return facts
         worst = report.findings[0]
         file, line = place_of(worst)
-        return cls(
-            **{
-                **asdict(facts),
-                "cause": worst.cause or UNKNOWN,
-                "step": worst.step,
-                "variable": worst.variable,
-                "replica": worst.replica,
-                "worker": worst.worker,
-                # A fix is a string with more in it, which pytest-xdist cannot send.
-                "fix": worst.fix and str(worst.fix),
-                "file": file,
-                "line": line,
-            }
+        return replace(
+            facts,
+            cause=worst.cause or UNKNOWN,
+            step=worst.step,
+            variable=worst.variable,
+            replica=worst.replica,
+            worker=worst.worker,
+            # A fix is a string with more in it, which pytest-xdist cannot send.
+            fix=worst.fix and str(worst.fix),
+            file=file,
+            line=line,
         )
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Facts:
-        """Make facts of the object of :meth:`as_json`, which another version may have written.
-
-        :raises TypeError: if it lacks a field.
-        """
-        return cls(**{name: item for name, item in value.items() if name in cls.__dataclass_fields__})
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def properties(self) -> Iterator[tuple[str, str]]:
         """Yield properties of the test for JUnit, as far as they are known."""

@@ -10,8 +10,7 @@ from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.equivalence.verdict.text import headline
 from pytest_ddl.pages.facts import place_of
-from pytest_ddl.pages.numbers import shown
-from pytest_ddl.web.units import TIMES
+from pytest_ddl.web.units import TIMES, shown
 
 _LONG = 60
 """Length from which a value is a sentence, which is not printed in bold."""

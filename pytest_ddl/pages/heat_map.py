@@ -8,9 +8,9 @@ from html import escape
 
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.pages.distances import Distance, Distances, at_step, bounds_of
-from pytest_ddl.pages.numbers import shown
 from pytest_ddl.pages.picture import Picture
 from pytest_ddl.records import TrainingRecord, VariableRecord
+from pytest_ddl.web.units import shown
 
 TITLE = "Variables and replicas"
 MOST_ROWS = 40

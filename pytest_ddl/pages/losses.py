@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 
 from pytest_ddl.equivalence.verdict.report import Report
-from pytest_ddl.pages.numbers import decades, power, shown
 from pytest_ddl.pages.picture import Line, Picture, Tick, place, plot, step_ticks
 from pytest_ddl.records import TrainingRecord
-from pytest_ddl.web.units import labels, ticks
+from pytest_ddl.web.units import decades, labels, power, shown, ticks
 
 TITLE = "Loss"
 _LOGARITHMIC = 100.0

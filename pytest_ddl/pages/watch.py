@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ddl import github
 from pytest_ddl.config import SETTINGS
-from pytest_ddl.pages.annotations import annotation
 from pytest_ddl.pages.facts import PAGE, PROPERTIES, Facts
 from pytest_ddl.pages.folder import prepare, write_index, write_page
 
@@ -136,3 +136,27 @@ def _count(pages: int, others: int) -> str:
     if pages:
         return f"{pages} failed comparison{'s' if pages > 1 else ''}"
     return f"none of {others} comparison(s) failed" if others else "nothing was compared"
+
+
+def annotation(
+    facts: Facts, root: Path, location: tuple[str, int | None, str], environ: Mapping[str, str] = os.environ
+) -> str:
+    """Return the workflow command for a failed comparison, as one line.
+
+    :param root: root folder of pytest, to which the location of the test is relative.
+    :param location: file, line (from 0) and name of the test, which stand in for an unknown line of the program.
+    """
+    repository = Path(environ.get("GITHUB_WORKSPACE") or root)
+    file = _in_repository(Path(facts.file), repository) if facts.file else None
+    line: int | None = facts.line
+    if file is None:
+        file, line = _in_repository(root / location[0], repository), (location[1] or 0) + 1
+    text = "\n".join(filter(None, [facts.headline, f"fix: {facts.fix}" if facts.fix else "", facts.test]))
+    title = f"{facts.cause or facts.verdict}: {facts.strategy}"
+    return github.annotation("error", title, text, file or "", line).rstrip("\n")
+
+
+def _in_repository(path: Path, repository: Path) -> str | None:
+    """Return a path relative to the repository, or ``None`` if the file is elsewhere."""
+    whole = Path(os.path.abspath(path))
+    return str(whole.relative_to(repository)) if whole.is_relative_to(repository) else None

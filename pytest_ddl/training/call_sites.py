@@ -8,6 +8,7 @@ import traceback
 from typing import Any
 
 from pytest_ddl.records import CallSite
+from pytest_ddl.run_facts import RunFacts
 
 _HERE = os.path.dirname(__file__) + os.sep
 _CALLS_THE_PROGRAM = _HERE + "execute.py"
@@ -49,10 +50,12 @@ class CallSites:
             self._fitted[name] = self._fitted.get(name, False) or own
         return functions
 
-    def facts(self) -> dict[str, Any]:
-        """Return the facts ``call_sites`` (each site -> True if it ran) and ``fitted`` of the run."""
-        ran: dict[str, Any] = {"call_sites": self._ran} if self._ran else {}
-        return ran | ({"fitted": self._fitted} if self._fitted else {})
+    def facts(self) -> RunFacts:
+        """Return the facts ``call_sites`` and ``fitted`` of the run."""
+        facts: RunFacts = {"call_sites": self._ran} if self._ran else {}
+        if self._fitted:
+            facts["fitted"] = self._fitted
+        return facts
 
 
 def _is_of_program(function: Any) -> bool:

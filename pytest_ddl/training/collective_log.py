@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from pytest_ddl.json_records import from_plain, to_plain
 from pytest_ddl.records import CollectiveRecord
 
 DECISION = "decision"
@@ -42,7 +43,7 @@ class CollectiveLog:
         number = self._known.get(like)
         if number is None:
             number = self._known[like] = len(self._known)
-            self._line(asdict(like))
+            self._line(to_plain(like))
         self._line([number, record.step])
 
     def _line(self, value: Any) -> None:
@@ -65,13 +66,7 @@ def read(path: Path, of_rank: Callable[[str], str] = str) -> tuple[CollectiveRec
             break  # the rank ended while it wrote this line
         value = json.loads(line)
         if isinstance(value, dict):
-            known.append(_record(value))
+            known.append(from_plain(CollectiveRecord, value))
         else:
             executed.append(replace(known[value[0]], step=value[1]))
     return tuple(executed)
-
-
-def _record(fields: dict[str, Any]) -> CollectiveRecord:
-    # JSON has no tuples.
-    given: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in fields.items()}
-    return CollectiveRecord(**given)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_ddl.batch_records import BatchOrigin, InputRecord
 from pytest_ddl.records import BatchRecord
+from pytest_ddl.step_records import BatchOrigin, InputRecord
 from pytest_ddl.training import fingerprint
 from pytest_ddl.training.callback_ops import add_callback
 from pytest_ddl.training.elements import Elements
@@ -28,7 +28,7 @@ EXAMPLE_ID = "example_id"
 
 @dataclass(frozen=True)
 class Digest:
-    """What is recorded of the examples of a batch; see :class:`~pytest_ddl.batch_records.BatchRecord`."""
+    """What is recorded of the examples of a batch; see :class:`~pytest_ddl.step_records.BatchRecord`."""
 
     size: int = 0
     fingerprints: tuple[int, ...] | None = None
@@ -93,6 +93,14 @@ def _records(replica: int, events: _Events) -> list[BatchRecord]:
         )
         for position, (seen, loss) in enumerate(events.batches)
     ]
+
+
+def shared_out(batches: tuple[BatchRecord, ...], steps: int) -> list[tuple[BatchRecord, ...]]:
+    """Return the batches by step, in their order. If they cannot be divided evenly, the last step gets all."""
+    if len(batches) % steps:
+        return [*[()] * (steps - 1), batches]
+    size = len(batches) // steps
+    return [batches[size * step : size * (step + 1)] for step in range(steps)]
 
 
 def as_ids(values: NDArray[Any]) -> tuple[int | str, ...]:

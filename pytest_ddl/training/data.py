@@ -59,15 +59,20 @@ def _prepare_dataset(dataset: Any, settings: RunSettings, completed: Callable[[]
         dataset = replayed(dataset, settings.replay, completed)
     if settings.perturbation:
         dataset = _perturb_dataset(dataset, settings)
-    if settings.slices:
-        dataset = _cut_down(dataset, settings.slices, settings.slice_moved)
+    if settings.slices and completed is not None:
+        dataset = _cut_down(dataset, settings.slices, settings.slice_moved, completed)
     return dataset
 
 
 def _cut_down(
-    dataset: Any, slices: tuple[tuple[int, tuple[int, ...]], ...], moved: tuple[int, tuple[int, ...]] | None
+    dataset: Any,
+    slices: tuple[tuple[int, tuple[int, ...]], ...],
+    moved: tuple[int, tuple[int, ...]] | None,
+    completed: Callable[[], int],
 ) -> Any:
     """Return the same global batches, but keep only the examples at some rows in the batches of some steps.
+
+    Each iteration starts at the current step of the run, because a later epoch or loop reads the data from its start.
 
     :param slices: ``(step, rows)`` for each step that is cut.
     :param moved: index of a tensor of which other rows are kept, and these rows.
@@ -89,7 +94,12 @@ def _cut_down(
         kept = [examples(position, tensor) for position, tensor in enumerate(tf.nest.flatten(element))]
         return tf.nest.pack_sequence_as(element, kept)
 
-    return dataset.enumerate().map(tf.autograph.experimental.do_not_convert(cut))
+    first = tf.data.Dataset.range(1).map(lambda _: tf.numpy_function(lambda: np.int64(completed()), [], tf.int64))
+    steps = first.flat_map(lambda start: tf.data.Dataset.range(start, tf.int64.max))
+    made = tf.data.Dataset.zip((steps, dataset)).map(tf.autograph.experimental.do_not_convert(cut))
+    length = int(dataset.cardinality())
+    known = length != tf.data.UNKNOWN_CARDINALITY
+    return made.apply(tf.data.experimental.assert_cardinality(length)) if known else made
 
 
 def _map(dataset: Any, function: Callable[[Any], Any]) -> Any:
@@ -118,14 +128,15 @@ def _perturb_dataset(dataset: Any, settings: RunSettings) -> Any:
         seeds = [tf.stack([tf.cast(index, tf.int64), tf.constant(position, tf.int64)]) for position in range(len(flat))]
         seeds = [tf.random.experimental.stateless_fold_in(seed, settings.perturbation) for seed in seeds]
         pairs = zip(flat, seeds, strict=True)
-        return tf.nest.pack_sequence_as(element, [_moved_tensor(item, seed, settings.ulp_of) for item, seed in pairs])
+        return tf.nest.pack_sequence_as(element, [_moved_tensor(item, seed, settings) for item, seed in pairs])
 
     return dataset.enumerate().map(tf.autograph.experimental.do_not_convert(moved))
 
 
-def _moved_tensor(tensor: Any, seed: Any, ulp_of: str) -> Any:
+def _moved_tensor(tensor: Any, seed: Any, settings: RunSettings) -> Any:
     import tensorflow as tf
 
+    ulp_of = settings.ulp_of
     if not isinstance(tensor, tf.Tensor) or not tensor.dtype.is_floating:
         return tensor
     if not ulp_of and tensor.dtype not in (tf.float32, tf.float64):
@@ -139,6 +150,8 @@ def _moved_tensor(tensor: Any, seed: Any, ulp_of: str) -> Any:
     else:
         infinity = tf.constant(np.inf, tensor.dtype)
         moved = tf.math.nextafter(tensor, tf.where(up, infinity, -infinity))
+    if settings.ulps > 1:
+        moved = tensor + settings.ulps * (moved - tensor)
     # Whole numbers stay: they may be labels or counts, and 0.9999… would be truncated to another label.
     return tf.where(tf.equal(tensor, tf.round(tensor)), tensor, moved)
 
@@ -153,22 +166,23 @@ def prepare_arrays(given: Any, settings: RunSettings) -> Any:
         return given
     array = given.astype(np.float64) if settings.precision == "float64" else given
     if settings.perturbation:
-        moved = move_by_ulp(array, np.random.default_rng(settings.perturbation), settings.ulp_of)
+        moved = move_by_ulp(array, np.random.default_rng(settings.perturbation), settings.ulp_of, settings.ulps)
         array = np.where(array == np.round(array), array, moved)
     return array
 
 
-def move_by_ulp(array: np.ndarray[Any, Any], generator: np.random.Generator, ulp_of: str = "") -> np.ndarray[Any, Any]:
+def move_by_ulp(
+    array: np.ndarray[Any, Any], generator: np.random.Generator, ulp_of: str = "", ulps: int = 1
+) -> np.ndarray[Any, Any]:
     """Move each element to its neighbor above or below, as ``generator`` decides at random.
 
     :param ulp_of: type that defines the neighbors; empty for the type of the array.
+    :param ulps: how many times as far to move.
     """
     up = generator.random(array.shape) < 0.5
-    if ulp_of:
-        return _step_by_ulp(array, up, ulp_of)
     target = np.where(up, np.inf, -np.inf).astype(array.dtype)
-    moved: np.ndarray[Any, Any] = np.nextafter(array, target)
-    return moved
+    moved: np.ndarray[Any, Any] = _step_by_ulp(array, up, ulp_of) if ulp_of else np.nextafter(array, target)
+    return moved if ulps == 1 else (array + ulps * (moved - array)).astype(array.dtype)
 
 
 _BITS = {"float16": (11, -14), "bfloat16": (8, -126)}

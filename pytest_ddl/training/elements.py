@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_ddl.batch_records import BatchOrigin
+from pytest_ddl.step_records import BatchOrigin
 from pytest_ddl.training import adapter
 
 _MOST_ANCESTORS = 5000

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 from pytest_ddl.notes import Note, NoteKind
-from pytest_ddl.records import ErrorRecord, RankRecord
+from pytest_ddl.records import ErrorRecord, GradientRecord, GradientStage, RankRecord, StepRecord
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.strategies.parameter_server import join_scheduled
 from pytest_ddl.tracebacks import Frame, own_frame, package_of
@@ -26,7 +27,6 @@ from pytest_ddl.training.replica_arguments import ReplicaArguments
 from pytest_ddl.training.replica_functions import observed
 from pytest_ddl.training.run import RestartRequested, Run
 from pytest_ddl.training.settings import RunSettings
-from pytest_ddl.training.whole import as_one_step
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _OWN = (os.path.join(_PACKAGE, "training", ""), os.path.join(_PACKAGE, "faults", ""))
@@ -97,7 +97,8 @@ def _attempt(
                 stack.enter_context(observer.installed())
         try:
             run = Run(settings, context, recorder)
-            train(run)
+            with run._threads.followed():
+                train(run)
             run.end()
             # Closures that the program did not wait for still write variables, and may fail.
             join_scheduled(context.strategy)
@@ -148,3 +149,45 @@ def _without_own_frames(error: BaseException) -> traceback.TracebackException:
         part.stack = traceback.StackSummary.from_list(kept or part.stack)
         part = part.__cause__ or part.__context__
     return described
+
+
+def as_one_step(record: RankRecord) -> RankRecord:
+    """Return the record of a rank with one step, which begins with the first values and ends with the last ones.
+
+    Losses and named values are left out, because they belong to single steps.
+    """
+    if not record.steps:
+        return record
+    facts = record.facts.copy()
+    late = facts.pop("late", None)
+    steps = [*record.steps, *([] if late is None else [late])]
+    last = record.steps[-1]
+    whole = StepRecord(
+        index=1,
+        loss=None,
+        batches=tuple(batch for step in steps for batch in step.batches),
+        snapshot={**last.snapshot, **(record.final or {})},
+        gradients=tuple(_numbered(steps)),
+        draws=record.steps[0].draws,
+        eager=last.eager,
+    )
+    return replace(
+        record,
+        variables=tuple(replace(variable, since=min(variable.since, 1)) for variable in record.variables),
+        steps=(whole,),
+        final=None if record.final is None else {},
+        cut_off=(),
+        result_steps={name: min(steps, 1) for name, steps in record.result_steps.items()},
+        asynchronous=False,
+        facts=facts,
+    )
+
+
+def _numbered(steps: Sequence[StepRecord]) -> Iterator[GradientRecord]:
+    """Yield the gradients of all steps, with the number of their call in the whole run."""
+    calls: Counter[tuple[int, GradientStage]] = Counter()
+    for step in steps:
+        for gradient in step.gradients:
+            key = gradient.replica, gradient.stage
+            yield replace(gradient, call=calls[key])
+            calls[key] += 1

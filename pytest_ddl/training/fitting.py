@@ -75,7 +75,7 @@ class Fitting:
         """Record how long a fit would have been that the limit of steps has ended."""
         if self._listener.reached_limit:
             self._cut.append((kwargs.get("epochs", 1), kwargs.get("steps_per_epoch")))
-            self._listener.fact("cut_fits", tuple(self._cut))
+            self._listener.add_facts({"cut_fits": tuple(self._cut)})
 
     def evaluate(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call ``model.evaluate`` and record its result; a list or dict of numbers keeps its structure."""
@@ -124,7 +124,7 @@ class Fitting:
             evaluated[-1] = (names, (*evaluated[-1][1], state))
 
         def on_test_end(_self: Any, logs: Any = None) -> None:
-            listener.fact("evaluated", tuple(evaluated))
+            listener.add_facts({"evaluated": tuple(evaluated)})
 
         methods = {"on_test_begin": on_test_begin, "on_test_batch_end": on_test_batch_end, "on_test_end": on_test_end}
         return [type("EvaluationCallback", (flavor_of(model).callbacks.Callback,), methods)()]
@@ -232,7 +232,7 @@ def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
 
     def on_epoch_begin(_self: Any, epoch: int, logs: Any = None) -> None:
         epochs.setdefault(epoch, listener.completed)
-        listener.fact("epochs", epochs)
+        listener.add_facts({"epochs": epochs})
         listener.begin()  # the program's callbacks may restore variables in on_train_begin
 
     methods: dict[str, Callable[..., Any]] = {"on_test_end": on_test_end, "on_epoch_begin": on_epoch_begin}

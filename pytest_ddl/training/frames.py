@@ -88,6 +88,12 @@ def line_of(tensor: Any) -> str:
     return next(iter(_of_program(frames)), "")
 
 
+def is_made_in(tensor: Any, function: str) -> bool:
+    """Return whether a function of a framework added the operation of a tensor to a graph; see :func:`line_of`."""
+    frames = tensor.op.traceback if hasattr(tensor, "graph") else ()
+    return any(frame.name == function and frame.filename.startswith(frameworks()) for frame in frames)
+
+
 def _here() -> list[tuple[str, int]]:
     """Return the stack of this thread as ``(file, line)``, the innermost last.
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.records import LayoutRecord
+from pytest_ddl.run_facts import RunFacts
 from pytest_ddl.training import values
 
 UNSHARDED = "unsharded"
@@ -33,8 +34,8 @@ def fresh(strategy: Any) -> Iterator[None]:
         rules.used.update(used)
 
 
-def facts(strategy: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the rules of the layout map, and the rules that match no created and no watched variable."""
+def facts(strategy: Any, names: Sequence[str]) -> RunFacts:
+    """Return the rules of the layout map that match no created and no watched variable."""
     rules = getattr(strategy, "layout_map", None)
     if rules is None:
         return {}
@@ -43,7 +44,7 @@ def facts(strategy: Any, names: Sequence[str]) -> dict[str, Any]:
         for pattern in rules
         if pattern not in rules.used and not any(rules.matches(pattern, name) for name in names)
     ]
-    return {"layout_rules": list(rules), "unmatched_layout_rules": unmatched}
+    return {"unmatched_layout_rules": unmatched}
 
 
 def record_of(strategy: Any, variable: Any, name: str) -> LayoutRecord | None:

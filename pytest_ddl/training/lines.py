@@ -8,6 +8,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pytest_ddl.run_facts import RunFacts
 from pytest_ddl.training import frames
 
 LOSS, GRADIENT, APPLY, DATA, TRAIN, FIT = "loss", "gradient", "apply", "data", "train", "fit"
@@ -105,7 +106,7 @@ class Lines:
         found = {line for line, numbers in tuple(self._received.items()) if number in tuple(numbers)}
         self._reduced[name] = found & self._reduced.get(name, found)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> RunFacts:
         """Return the fact ``lines`` of the run: kind -> its lines."""
         reduced = {REDUCED.format(name): tuple(lines) for name, lines in self._reduced.items() if len(lines) == 1}
         found = {kind: tuple(found) for kind, found in self._found.items()} | reduced

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pytest_ddl.notes import NoteKind
+from pytest_ddl.run_facts import RunFacts
 
 
 class StepListener(ABC):
@@ -62,7 +63,7 @@ class StepListener(ABC):
     def note(self, kind: NoteKind, text: str) -> None:
         """Keep a note on something that cannot be recorded."""
 
-    def fact(self, name: str, value: Any) -> None:
+    def add_facts(self, facts: RunFacts) -> None:
         """Keep a fact about the run, as plain values."""
 
     def begin_call(self, method: str, trains: Any = None) -> None:

@@ -31,6 +31,10 @@ class Recording(Protocol):
 
     def note(self, kind: NoteKind, text: str) -> None: ...
 
+    def moved_since_last_step(self) -> set[int]:
+        """Return the indices of the watched variables that have changed since the last recorded step."""
+        ...
+
 
 class Observer:
     """Observer of one aspect of a run, which does not change what the program computes. Every hook is optional.
@@ -81,6 +85,12 @@ class Observer:
     def discard(self) -> None:
         """Forget what was observed since the last step, because it belongs to no step."""
         self.end_step()
+
+    def look_again(self, ended: bool) -> None:
+        """Run when the program has ended, before :meth:`end_run`.
+
+        :param ended: False after an error or a restart.
+        """
 
     def end_run(self) -> Mapping[str, Any]:
         """Return fields of the :class:`~pytest_ddl.records.RankRecord`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,11 @@ from pytest_ddl.records import (
     VariableKind,
     VariableRecord,
 )  # fmt: skip
+from pytest_ddl.run_facts import RunFacts
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import layouts, lineage, neutral, values
 from pytest_ddl.training.call_sites import CallSites
-from pytest_ddl.training.consumption import Consumption, observe_ids
+from pytest_ddl.training.consumption import Consumption, observe_ids, shared_out
 from pytest_ddl.training.creations import Creation, Creations
 from pytest_ddl.training.data import move_by_ulp
 from pytest_ddl.training.lines import FIT, LOSS, TRAIN, VALUE, Lines
@@ -45,7 +45,7 @@ class Recorder(StepListener):
         self._settings = settings
         self._context = context
         self._notes: dict[Note, None] = {}
-        self._facts: dict[str, Any] = {}
+        self._facts = RunFacts()
         self._watcher = Watcher(context.strategy, self.note)
         self._initial: dict[int, tuple[Array, ...]] = {}
         self._since: dict[int, int] = {}
@@ -60,7 +60,7 @@ class Recorder(StepListener):
         self.lines = Lines()
         self.creations = Creations(context.strategy, self.note, lambda: len(self._steps), change, self.lines.create)
         """Variables that the program creates while it trains."""
-        self.consumption = Consumption(partial(self.note, NoteKind.BATCHES))
+        self.consumption = Consumption(lambda text: self.note(NoteKind.BATCHES, text))
         self.observers: tuple[Observer, ...] = ()
         self.restart = False
         self.asynchronous = False
@@ -97,8 +97,9 @@ class Recorder(StepListener):
         """Add a note about something that could not be recorded, unless the record has the same note."""
         self._notes.setdefault(Note(kind, text))
 
-    def fact(self, name: str, value: Any) -> None:
-        self._facts[name] = value
+    def add_facts(self, facts: RunFacts) -> None:
+        """Add facts about the run, or replace them by new ones."""
+        self._facts |= facts
 
     def watch(self, model: Any = None, optimizer: Any = None, variables: Any = None, metrics: Any = None) -> None:
         if self._trained_before is None and not self._steps:
@@ -120,14 +121,14 @@ class Recorder(StepListener):
         if self._settings.observe:
             observe_ids(self.consumption, ids)
 
-    def _take_new(self, after_step: bool) -> None:
+    def _take_new(self, after_step: bool, ended: bool = False) -> None:
         """Find variables that were created since the last call, and record their current values as initial values.
 
         For variables that a step created, record the values that they were created with.
         """
         for model in self._watcher.models:
-            neutral.set_normalization(model, self._settings.neutralize)
-        new = self._watcher.scan()
+            neutral.set_normalization(model, self._settings, lambda: self.completed + 1)
+        new = self._watcher.scan(ended)
         created: dict[int, Creation] = {}
         for item in new:
             found = None if item.variable is None else self.creations.take(item.variable)
@@ -243,9 +244,8 @@ class Recorder(StepListener):
         consumed = self._consumed(left)
         observed = {name: value for observer in self.observers for name, value in observer.end_step().items()}
         self._at_end = None
-        self._steps.append(
-            StepRecord(self.completed + 1, number, numbers, consumed, state, self._own, traces, **observed)
-        )
+        step = StepRecord(self.completed + 1, number, numbers, consumed, state, self._own, traces, **observed)
+        self._steps.append(step)
         self._own = None
         self._hold()
         return number
@@ -253,7 +253,7 @@ class Recorder(StepListener):
     def _consumed(self, left: int) -> tuple[BatchRecord, ...]:
         """Return the batches of a step. Concurrent steps consumed the batches in their order."""
         if len(self._of_concurrent) != left + 1:
-            self._of_concurrent = _shared_out(self.consumption.take(), left + 1)
+            self._of_concurrent = shared_out(self.consumption.take(), left + 1)
         first, *self._of_concurrent = self._of_concurrent
         return first
 
@@ -322,11 +322,15 @@ class Recorder(StepListener):
         context = self._context
         local = max(1, context.num_replicas // max(1, context.num_ranks))
         results = {**self._results, **({"restart": True} if self.restart else {})}
-        facts, variables = dict(self._facts), self._variables()
+        ended = error is None and not self.restart
+        if ended and self._steps:
+            self._take_new(after_step=True, ended=True)
+        facts, variables = self._facts.copy(), self._variables()
         observed: dict[str, Any] = {}
         for observer in self.observers:
+            observer.look_again(ended)
             found = dict(observer.end_run())
-            facts |= found.pop("facts", {})
+            facts |= found.pop("facts", RunFacts())
             observed |= found
         if context.device != "cpu":
             facts["device"] = context.device
@@ -336,12 +340,14 @@ class Recorder(StepListener):
         if self._watcher.thawed:
             facts["thawed"] = sorted(self._watcher.thawed)
         facts |= self._call_sites.facts()
-        ended = error is None and not self.restart
         if ended and self._settings.lineage and not self._steps:
             facts["no_loop"] = not self._began
             self.find_first_step()
         if ended and (facts.get("own_schedule") or self._settings.is_reference or self._settings.whole):
             facts |= self._late()
+        final = self._changed_since() if ended else None
+        if final and self.asynchronous:  # the counts of updates say nothing about what no step has recorded
+            facts["unwatched"] = [*facts.get("unwatched", ()), *self._trained_late(final)]
         return RankRecord(
             rank=context.rank,
             task=context.task,
@@ -349,7 +355,7 @@ class Recorder(StepListener):
             variables=variables,
             initial=self._initial,
             steps=tuple(self._steps),
-            final=self._changed_since() if ended else None,
+            final=final,
             cut_off=self._cut_off() if ended else (),
             layers=self._watcher.layer_records(),
             optimizers=self._watcher.optimizer_records(),
@@ -364,7 +370,7 @@ class Recorder(StepListener):
             **observed,
         )
 
-    def _late(self) -> dict[str, StepRecord]:
+    def _late(self) -> RunFacts:
         """Return the fact ``late``: what the program consumed and computed after its last recorded step."""
         late = {name: value for observer in self.observers for name, value in observer.end_step().items()}
         batches, gradients = self.consumption.take(), late.get("gradients", ())
@@ -389,16 +395,28 @@ class Recorder(StepListener):
         return tuple(found)
 
     def _changed_since(self) -> Snapshot:
-        """Read the variables whose values differ from those at the end of training."""
+        """Read the variables that differ from the end of training, or that no step has recorded."""
         last = self._last() if self._at_end is None else self._at_end
         if not last and self._settings.lineage and self._resumed is not None:
             last = self._resumed
         now = self._watcher.snapshot() if last else {}
-        return _changed(last, now)
+        # What was first watched after the last step has no other value to compare. The results of metrics have.
+        known = {*self._last(), *self._watcher.reported}
+        late = {index: parts for index, parts in now.items() if self._steps and index not in known}
+        return {**values.changed(last, now), **late}
+
+    def _trained_late(self, final: Snapshot) -> list[str]:
+        """Return the names of the weights that were first watched after the last step, and that changed since then."""
+        weights = [item.record for item in self.watched if item.record.kind is VariableKind.TRAINABLE]
+        changed = values.changed(self._initial, final)
+        return [record.name for record in weights if record.index in changed and record.index not in self._last()]
 
     def _cut_off(self) -> tuple[int, ...]:
         """Return the indices of the variables that the unfinished last step changed, in which the data ended."""
-        return () if self._at_end is None else tuple(_changed(self._last(), self._at_end))
+        return () if self._at_end is None else tuple(values.changed(self._last(), self._at_end))
+
+    def moved_since_last_step(self) -> set[int]:
+        return set(values.changed(self._last() or self._initial, self._watcher.snapshot()))
 
     def _last(self) -> Snapshot:
         return self._steps[-1].snapshot if self._steps else {}
@@ -429,21 +447,4 @@ class Recorder(StepListener):
             item.variable.assign(value)
 
     def _moved(self, value: Array) -> Array:
-        return move_by_ulp(value, self._noise, self._settings.ulp_of)
-
-
-def _shared_out(batches: tuple[BatchRecord, ...], steps: int) -> list[tuple[BatchRecord, ...]]:
-    """Return the batches by step, in their order. If they cannot be divided evenly, the last step gets all."""
-    if len(batches) % steps:
-        return [*[()] * (steps - 1), batches]
-    size = len(batches) // steps
-    return [batches[size * step : size * (step + 1)] for step in range(steps)]
-
-
-def _changed(before: Snapshot, now: Snapshot) -> Snapshot:
-    return {index: parts for index, parts in now.items() if index in before and not _same(parts, before[index])}
-
-
-def _same(left: tuple[Array, ...], right: tuple[Array, ...]) -> bool:
-    pairs = zip(left, right, strict=True)
-    return all(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc") for a, b in pairs)
+        return move_by_ulp(value, self._noise, self._settings.ulp_of, self._settings.ulps)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.records import Array
+from pytest_ddl.run_facts import Call
 from pytest_ddl.training.consumption import LARGEST
-from pytest_ddl.training.settings import Call, RunSettings
+from pytest_ddl.training.settings import RunSettings
 
 
 class OtherCallsError(Exception):

@@ -12,6 +12,7 @@ from pytest_ddl.training import coordinator, data, notice, stepping
 from pytest_ddl.training.fitting import Fitting
 from pytest_ddl.training.listener import StepListener
 from pytest_ddl.training.settings import RunSettings
+from pytest_ddl.training.threads import Threads
 
 
 class Run:
@@ -26,6 +27,7 @@ class Run:
         self._settings = settings
         self._context = context
         self._listener = listener
+        self._threads = Threads()
         self._fitting = Fitting(listener, settings, context.strategy)
         self._loop: Literal["steps", "batches"] | None = None
         """Loop whose body the program runs now."""
@@ -203,7 +205,7 @@ class Run:
         yield from self._bodies("steps", losses)
         if steps is not None and self._listener.reached_limit:
             self._cut.append(first + steps)
-            self._listener.fact("cut", tuple(self._cut))
+            self._listener.add_facts({"cut": tuple(self._cut)})
 
     def batches(self, dataset: Any) -> Iterator[Any]:
         """Yield distributed batches for a loop that calls ``run.strategy.run`` itself.
@@ -246,12 +248,13 @@ class Run:
 
     def _bodies(self, loop: Literal["steps", "batches"], items: Iterator[Any]) -> Iterator[Any]:
         """Yield the items of a loop, and remember the loop while its body runs."""
-        for item in items:
-            self._loop = loop
-            try:
-                yield item
-            finally:
-                self._loop = None
+        with self._threads.training():
+            for item in items:
+                self._loop = loop
+                try:
+                    yield item
+                finally:
+                    self._loop = None
 
     def record(self, loss: Any = None, **named_values: Any) -> None:
         """Record the end of a step, in a loop that the program runs itself.
@@ -267,7 +270,8 @@ class Run:
                 "run.steps records each step itself, so run.record would count a step that did not happen: call "
                 "run.value(name, number) to record a number"
             )
-        self._listener.end_step(loss, named_values)
+        with self._threads.training():
+            self._listener.end_step(loss, named_values)
 
     def value(self, name: str, number: Any) -> None:
         """Record a number to compare, without counting a step.
@@ -287,7 +291,8 @@ class Run:
         Return the history, or ``None`` without training if the step limit was already reached. Under
         ``parameter_server``, epochs are recorded in place of batches.
         """
-        return self._fitting.fit(model, dataset_or_x, kwargs if y is None else {"y": y, **kwargs})
+        with self._threads.training():
+            return self._fitting.fit(model, dataset_or_x, kwargs if y is None else {"y": y, **kwargs})
 
     def evaluate(self, model: Any, dataset_or_x: Any, y: Any = None, **kwargs: Any) -> Any:
         """Call ``model.evaluate``, record its result and return it."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_ddl.records import Array
+from pytest_ddl.run_facts import Call, ReadsOfCall
 from pytest_ddl.training.places import Places
 from pytest_ddl.training.points import PointPlan
 
@@ -43,14 +44,6 @@ class States:
     def __repr__(self) -> str:
         """Show a digest of the values, so that settings with equal text have equal values."""
         return f"States({self._digest})"
-
-
-Call = tuple[Array, ...]
-"""Tensors that one call of a replica function is given. Scalars are left out."""
-
-
-ReadsOfCall = Mapping[int | str, tuple[Array, ...]]
-"""Values that one call reads, in order: by the index of a watched weight, or by the name of another variable."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +88,8 @@ class RunSettings:
     """True if a reference runs under TensorFlow's default strategy, like a program that uses no strategy."""
     perturbation: int = 0
     """If p > 0: move weights (at their first watch) and floating data by one ulp, with random signs seeded by p."""
+    ulps: int = 1
+    """Number of ulps by which a perturbation moves."""
     ulp_of: str = ""
     """Type whose ulp a perturbation uses: ``float16`` or ``bfloat16``; empty for the type of each value."""
     tmp_path: str = ""

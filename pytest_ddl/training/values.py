@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ddl.records import Array
+from pytest_ddl.records import Array, Snapshot
 
 RUNNING_MEAN = "loss (running mean)"
 """Name under which the loss that ``fit`` shows is recorded in addition: it is the mean over the epoch so far."""
@@ -71,6 +71,17 @@ def _is_equal(left: Array, right: Array) -> bool:
     if left.nbytes < _WORTH_SHARING or (left.shape, left.dtype) != (right.shape, right.dtype) or left.dtype.hasobject:
         return False
     return np.array_equal(left.view(np.uint8), right.view(np.uint8))
+
+
+def changed(before: Snapshot, now: Snapshot) -> Snapshot:
+    """Return the values of ``now`` that differ from those of the same variables in ``before``."""
+    return {index: parts for index, parts in now.items() if index in before and not _same(parts, before[index])}
+
+
+def _same(left: tuple[Array, ...], right: tuple[Array, ...]) -> bool:
+    pairs = zip(left, right, strict=False)
+    equal = all(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc") for a, b in pairs)
+    return equal and len(left) == len(right)  # a component that could not be read is missing
 
 
 def is_split(variable: Any) -> bool:

@@ -43,6 +43,8 @@ class Watcher:
         self._settings: dict[int, OptimizerRecord] = {}
         self._copies: dict[int, tuple[Array, ...]] = {}
         self._slots_taken: dict[int, set[tuple[int, str]]] = {}
+        self.reported: set[int] = set()
+        """Indices of metrics that models were compiled with: methods such as ``evaluate`` return their results."""
         self.thawed: set[int] = set()
         """Indices of weights that were frozen when they were found, and trainable after a later step."""
 
@@ -73,8 +75,11 @@ class Watcher:
                     f"the learning rate of {type(optimizer).__name__} could not be set to 0: {error}",
                 )
 
-    def scan(self) -> list[Watched]:
-        """Find and return the variables that exist now and were not found before."""
+    def scan(self, ended: bool = False) -> list[Watched]:
+        """Find and return the variables that exist now and were not found before.
+
+        :param ended: leave out metrics that models were compiled with, because evaluations after training make them.
+        """
         known = len(self._order)
         for model in self._models:
             self._scan_model(model)
@@ -85,9 +90,11 @@ class Watcher:
         for metric in self._metrics:
             for variable in getattr(metric, "variables", ()):
                 self._take(variable, VariableKind.METRIC)
-        for model in self._models:
+        own = len(self._order)
+        for model in () if ended else self._models:
             for variable in keras_objects.metric_variables(model):
                 self._take(variable, VariableKind.METRIC)
+        self.reported |= {item.record.index for item in self._order[own:]}
         return self._order[known:]
 
     def snapshot(self, which: list[Watched] | None = None) -> Snapshot:

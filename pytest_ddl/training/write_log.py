@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
+from pytest_ddl.json_records import from_plain, to_plain
 from pytest_ddl.records import WriteRecord
 
 
@@ -21,7 +21,7 @@ def append(path: Path, record: WriteRecord) -> None:
     # Not open(), which is an audit event of the observer that calls this function.
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        os.write(file, json.dumps(asdict(record)).encode() + b"\n")
+        os.write(file, json.dumps(to_plain(record)).encode() + b"\n")
     finally:
         os.close(file)
 
@@ -36,4 +36,4 @@ def read(path: Path, of_rank: Callable[[str], str] = str) -> tuple[WriteRecord, 
     except OSError:
         return ()
     # The rank may have ended while it wrote the last line.
-    return tuple(WriteRecord(**json.loads(of_rank(line.decode()))) for line in lines if line.endswith(b"\n"))
+    return tuple(from_plain(WriteRecord, json.loads(of_rank(line.decode()))) for line in lines if line.endswith(b"\n"))

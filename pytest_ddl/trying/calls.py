@@ -62,7 +62,7 @@ class Calls:
 
     def _on_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def train_on_batch(model: Any, *args: Any, **kwargs: Any) -> Any:
-            self.run._listener.fact("trains_on_batches", True)
+            self.run._listener.add_facts({"trains_on_batches": True})
             return original(model, *args, **kwargs)
 
         return train_on_batch

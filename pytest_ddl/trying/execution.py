@@ -13,7 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pytest_ddl.trying.found import OWN_ERRORS, FailedCell, Found, explained
+from pytest_ddl.run_facts import FailedCell
+from pytest_ddl.trying.found import OWN_ERRORS, Found, explained
 from pytest_ddl.trying.source import Script
 from pytest_ddl.trying.written import write_alike
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from pytest_ddl.messages import summary
+from pytest_ddl.run_facts import FailedCell, ScriptRecord
 from pytest_ddl.training import frames
-
-FACT = "script"
-"""Name of the fact of a rank's record that holds what was found."""
-
 
 OWN_ERRORS = ("NotSeenError", "DownloadRefusedError")
 """Names of the exceptions about scripts that cannot be followed."""
@@ -27,18 +22,6 @@ class EnoughSteps(BaseException):
     """Exception that ends a script after its last compared step; a BaseException, so that no script catches it."""
 
 
-class FailedCell(NamedTuple):
-    """Cell of a notebook that raised an exception."""
-
-    cell: int
-    error: str
-    """Name of the exception's class."""
-    place: str
-    """File and line in the code of all cells."""
-    text: str
-    """Class and message of the exception."""
-
-
 @dataclass
 class Found:
     """Objects, loops and replacements in the order in which the script used them, each once."""
@@ -46,21 +29,30 @@ class Found:
     lines: dict[str, dict[str, None]] = field(default_factory=dict)
     counts_replicas: bool = False
     """True if the script reads the number of replicas."""
+    told: dict[str, None] = field(default_factory=dict)
+    """Places at which the script got the number of the strategy in place of its own, each once."""
     wants_default: bool = False
     """True if the script asks for the default strategy of TensorFlow, which the strategy of the run replaces."""
     failed: list[FailedCell] = field(default_factory=list)
     cut: bool = False
     """True if a dataset may have more batches than the script gets."""
+    unrun: str = ""
+    """Place of training that has not run, because the script was ended before; empty if there is none."""
 
     def add(self, heading: str, text: str) -> None:
         """Add a line under a heading, unless it is there."""
         self.lines.setdefault(heading, {}).setdefault(text)
 
-    def as_fact(self) -> dict[str, Any]:
-        """Return everything as plain values."""
-        lines = {heading: list(texts) for heading, texts in self.lines.items()}
-        failed = [*map(tuple, self.failed)]
-        return {"lines": lines, "counts_replicas": self.counts_replicas, "failed": failed, "cut": self.cut}
+    def record(self) -> ScriptRecord:
+        """Return everything that was found so far."""
+        return ScriptRecord(
+            lines={heading: tuple(texts) for heading, texts in self.lines.items()},
+            failed=tuple(self.failed),
+            counts_replicas=self.counts_replicas,
+            told=tuple(self.told),
+            cut=self.cut,
+            unrun=self.unrun,
+        )
 
 
 _SCOPE = re.compile(r"variable created in this tf\.distribute\.Strategy\.scope|scope used for the original variable")
@@ -82,18 +74,13 @@ def place() -> str:
     return f"{Path(path).name}:{line}"
 
 
-def text_of(fact: Mapping[str, Any]) -> list[str]:
+def text_of(script: ScriptRecord) -> list[str]:
     """Return the lines to print for what was found."""
-    lines = [f"{heading + ':':<13} {'; '.join(texts)}" for heading, texts in fact["lines"].items()]
-    failed = failed_cells(fact)
-    if failed:
-        lines.append(f"{'failed:':<13} {'; '.join(f'{text_of_cell(cell)} (on one device, too)' for cell in failed)}")
+    lines = [f"{heading + ':':<13} {'; '.join(texts)}" for heading, texts in script.lines.items()]
+    if script.failed:
+        failed = "; ".join(f"{text_of_cell(cell)} (on one device, too)" for cell in script.failed)
+        lines.append(f"{'failed:':<13} {failed}")
     return lines
-
-
-def failed_cells(fact: Mapping[str, Any]) -> tuple[FailedCell, ...]:
-    """Return the cells that failed in a rank."""
-    return tuple(FailedCell(*cell) for cell in fact.get("failed", ()))
 
 
 def text_of_cell(cell: FailedCell) -> str:

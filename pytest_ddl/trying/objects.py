@@ -1,11 +1,15 @@
-"""Find the models and optimizers that a script creates."""
+"""Find the models, the optimizers and the variables that a script creates."""
 
 from __future__ import annotations
 
+import sys
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from pytest_ddl.cluster.state.user_files import is_user_file
 from pytest_ddl.training.replacing import Replacements
 from pytest_ddl.trying.found import Found
 
@@ -15,6 +19,7 @@ class Objects:
 
     def __init__(self, run: Any, found: Found) -> None:
         self._run, self._found = run, found
+        self.variables = OwnVariables(run)
         self._models: list[weakref.ref[Any]] = []
         self._optimizers: list[weakref.ref[Any]] = []
         self._watched: dict[int, Any] = {}
@@ -49,7 +54,10 @@ class Objects:
         return created_optimizer
 
     def watch(self) -> None:
-        """Compare every model and optimizer that exists now. One that is part of another adds no variables."""
+        """Compare every model, optimizer and variable of the script that exists now.
+
+        One that is part of another adds no variables.
+        """
         for model in _alive(self._models):
             if _is_part(model, self._left_out):
                 self._watched[id(model)] = model
@@ -64,6 +72,8 @@ class Objects:
             if id(optimizer) not in inner:
                 self._found.add("optimizers", _text(optimizer))
                 self._run.watch(optimizer=optimizer)
+        for name in self.variables.watch():
+            self._found.add("variables", name)
 
     def is_distributed(self, model: Any) -> bool:
         """Return False for a model that the script created outside ``strategy.scope()``, perhaps on purpose."""
@@ -121,3 +131,63 @@ def _updates(optimizer: Any) -> int:
         return int(optimizer.iterations.numpy())
     except Exception:  # it is being built, or is a wrapper without a counter of its own
         return 0
+
+
+_BETWEEN = ("tensorflow", "contextlib", "pytest_ddl")
+"""Modules whose functions may stand between a call of the script and the creation of its variable."""
+
+
+class OwnVariables:
+    """Variables of a script, such as counters and averages, in the order of their creation."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+        self._created: list[weakref.ref[Any]] = []
+
+    def install(self, put: Replacements, stack: ExitStack) -> None:
+        """Observe the creation of variables, in each scope of the strategy and outside of it."""
+        import tensorflow as tf
+
+        strategy = self._run.strategy
+        original = strategy.scope
+
+        @contextmanager
+        def scope() -> Iterator[Any]:
+            # Inside the scope, because around it a creator is called for each component and never sees the variable.
+            with original() as entered, tf.variable_creator_scope(self._create):
+                yield entered
+
+        put.put(strategy, "scope", scope)
+        stack.enter_context(tf.variable_creator_scope(self._create_outside))
+
+    def _create(self, next_creator: Callable[..., Any], **arguments: Any) -> Any:
+        import tensorflow as tf
+
+        variable = next_creator(**arguments)
+        if tf.executing_eagerly() and _is_of_program():
+            self._created.append(weakref.ref(variable))
+        return variable
+
+    def _create_outside(self, next_creator: Callable[..., Any], **arguments: Any) -> Any:
+        import tensorflow as tf
+
+        return next_creator(**arguments) if tf.distribute.has_strategy() else self._create(next_creator, **arguments)
+
+    def watch(self) -> list[str]:
+        """Compare the variables that were created since the last call, and return their names."""
+        new = [variable for reference in self._created if (variable := reference()) is not None]
+        self._created.clear()
+        named = {id(value): name for name, value in vars(sys.modules["__main__"]).items()}
+        found = [(named.get(id(variable), variable.name.partition(":")[0]), variable) for variable in new]
+        for name, variable in found:
+            self._run.watch(variables={name: variable})
+        return [name for name, _variable in found]
+
+
+def _is_of_program() -> bool:
+    """Return whether the script itself creates a variable. Keras creates those of models, optimizers and metrics."""
+    for frame, _line in traceback.walk_stack(sys._getframe(1)):
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in _BETWEEN:
+            return is_user_file(frame.f_code.co_filename)
+    return False

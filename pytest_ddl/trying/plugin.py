@@ -152,6 +152,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    decided = reporter is None or any(reporter.stats.get(kind) for kind in ("passed", "failed", "error", "xfailed"))
+    # Known behaviors may end every run, so they decide nothing if another strategy is undecided.
+    kinds = ("passed", "failed", "error", *(() if reporter is None or reporter.stats.get(_UNDECIDED) else ("xfailed",)))
+    decided = reporter is None or any(reporter.stats.get(kind) for kind in kinds)
     if exitstatus == 0 and not decided:
         session.exitstatus = _NO_VERDICT

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ddl.run_facts import FailedCell
 from pytest_ddl.training import environment
 from pytest_ddl.training.replacing import Replacements
 from pytest_ddl.trying import drawing, execution, strategies, synthetic
 from pytest_ddl.trying.calls import Calls
-from pytest_ddl.trying.found import FACT, EnoughSteps, FailedCell, Found, NotSeenError
+from pytest_ddl.trying.found import EnoughSteps, Found, NotSeenError
 from pytest_ddl.trying.legacy import refusal
 from pytest_ddl.trying.objects import Objects
+from pytest_ddl.trying.remainder import active_lines
 from pytest_ddl.trying.source import Script
 from pytest_ddl.trying.steps import Steps, is_end_of_data, no_strategy_advice
 from pytest_ddl.trying.strategies import Meaning
@@ -79,13 +81,13 @@ class TriedScript:
                     # The script has the steps that it was given batches for, and asks for one more.
                     if not (found.cut and steps.has_steps and is_end_of_data(error)):
                         raise
-                    steps.tell_end()
+                    steps.tell_end(active_lines(error.__traceback__))
                 except SystemExit as ended:
                     if ended.code not in (None, 0):
                         raise
                 steps.flush()
         finally:
-            run._listener.fact(FACT, found.as_fact())
+            run._listener.add_facts({"script": found.record()})
 
     def _replace(
         self, put: Replacements, stack: ExitStack, run: Any, found: Found, objects: Objects, calls: Calls, told: int
@@ -104,6 +106,7 @@ class TriedScript:
                 _refuse_own_updates(put, keras)
 
         strategies.install(put, run.strategy, found)
+        objects.variables.install(put, stack)
         if told > 1:
             strategies.tell_replicas(put, run.strategy, told, self.meaning, found)
             _count_whole_batches(put, told)

@@ -1,4 +1,4 @@
-"""Read a script or a notebook, without running it."""
+"""Read a script or a notebook, and the names that its code mentions, without running it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,35 @@ import ast
 import json
 import os
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_ddl.trying.cells import without_training
+
+def bodies_of(nodes: Iterable[ast.AST]) -> Mapping[str, set[str]]:
+    """Return the names that each function and class in the code mentions, by its own name."""
+    bodies: dict[str, set[str]] = {}
+    for part in (part for node in nodes for part in ast.walk(node)):
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            bodies.setdefault(part.name, set()).update(mentioned([part]))
+    return bodies
+
+
+def reached(nodes: Iterable[ast.AST], bodies: Mapping[str, set[str]]) -> set[str]:
+    """Return all names in the code, and in the functions and classes that it mentions."""
+    found, new = set[str](), mentioned(nodes)
+    while new:
+        found |= new
+        new = {name for known in new for name in bodies.get(known, ())} - found
+    return found
+
+
+def mentioned(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names of variables and attributes in the code."""
+    parts = [part for node in nodes for part in ast.walk(node)]
+    names = {part.id for part in parts if isinstance(part, ast.Name)}
+    return names | {part.attr for part in parts if isinstance(part, ast.Attribute)}
+
 
 _MAGIC = re.compile(r"\s*[%!?]|.*\?$")
 _WRITTEN = re.compile(r"%%(?:writefile|file)\s+(\S+)")
@@ -54,21 +79,6 @@ class Script:
         whoever calls it.
         """
         return any(_STRATEGY.search(line.partition("#")[0]) for line in self.code.splitlines())
-
-    def line_with_copied_count(self) -> int | None:
-        """Return the first line of a function that uses a global copy of ``num_replicas_in_sync``."""
-        tree = ast.parse(self.code)
-        copies = {
-            target.id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Assign) and _ends_with(node.value, "num_replicas_in_sync")
-            for target in node.targets
-            if isinstance(target, ast.Name)
-        }
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-        used = [node for function in functions for node in ast.walk(function) if isinstance(node, ast.Name)]
-        lines = [node.lineno for node in used if node.id in copies and isinstance(node.ctx, ast.Load)]
-        return min(lines, default=None)
 
     @classmethod
     def read(cls, path: Path) -> Script:
@@ -118,13 +128,6 @@ def _code_of_notebook(path: Path, text: str) -> tuple[str, tuple[str, ...]]:
     return "\n".join(kept) + "\n", tuple(left_out)
 
 
-def _ends_with(node: ast.expr, attribute: str) -> bool:
-    """Return True for an attribute of this name, also as an argument of ``int`` or ``float``."""
-    if isinstance(node, ast.Call) and len(node.args) == 1:
-        node = node.args[0]
-    return isinstance(node, ast.Attribute) and node.attr == attribute
-
-
 def _text(source: str | list[str]) -> str:
     return source if isinstance(source, str) else "".join(source)
 
@@ -136,3 +139,66 @@ def _is_python(line: str) -> bool:
         return not re.fullmatch(r"[\w.]+\?{1,2}", stripped)
     # An expression may continue with a percent sign; a magic is followed by a name.
     return stripped.startswith("%") and not re.match(r"%{1,2}[A-Za-z]", stripped)
+
+
+_COMPARED = {
+    "fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch", "train", "train_and_evaluate",
+    "run", "experimental_run_v2", "schedule", "apply_gradients", "apply", "minimize", "assign", "assign_add",
+    "assign_sub", "set_weights", "load_weights", "restore", "search", "exec", "eval", "getattr", "setattr", "globals",
+    "__import__",
+}  # fmt: skip
+"""Names of calls that train, evaluate or change weights, and of calls that may do it under another name."""
+_READING = {"save", "save_weights", "export", "summary", "get_weights", "numpy", "format", "keys", "items", "values"}
+"""Names of methods that do not change their object."""
+
+
+def without_training(code: str, cell_of: Callable[[int], int], cell: int) -> bool:
+    """Return whether a cell trains nothing, and makes or changes nothing that a later cell with training uses.
+
+    Names decide, whatever object they belong to: a cell counts as training if it mentions a name of ``_COMPARED``, or
+    a function or class of the notebook that mentions one.
+
+    :param code: code of all cells.
+    :param cell_of: returns the number of the cell that has a line.
+    """
+    nodes = ast.parse(code).body
+    bodies = bodies_of(nodes)
+    cells: dict[int, list[ast.stmt]] = {}
+    for node in nodes:
+        cells.setdefault(cell_of(node.lineno), []).append(node)
+    failed = cells.get(cell, [])
+    if reached(failed, bodies) & _COMPARED:
+        return False
+    made = _bound(failed) | (_changed(failed, bodies) - _imported(nodes))
+    later = (reached(body, bodies) for number, body in cells.items() if number > cell)
+    return not any(names & _COMPARED and names & made for names in later)
+
+
+def _bound(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names that the code assigns or defines, and the objects whose attributes or items it sets."""
+    names = _imported(nodes)
+    for part in (part for node in nodes for part in ast.walk(node)):
+        if isinstance(part, ast.Name | ast.Attribute | ast.Subscript) and not isinstance(part.ctx, ast.Load):
+            names |= mentioned([part])
+        elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(part.name)
+    return names
+
+
+def _imported(nodes: Iterable[ast.AST]) -> set[str]:
+    parts = (part for node in nodes for part in ast.walk(node))
+    imports = (part for part in parts if isinstance(part, ast.Import | ast.ImportFrom))
+    return {(alias.asname or alias.name).partition(".")[0] for part in imports for alias in part.names}
+
+
+def _changed(nodes: Iterable[ast.AST], bodies: Mapping[str, set[str]]) -> set[str]:
+    """Return the objects that the code may change: those whose methods it calls, or that it gives to own functions."""
+    names: set[str] = set()
+    for part in (part for node in nodes for part in ast.walk(node)):
+        if not isinstance(part, ast.Call):
+            continue
+        if isinstance(part.func, ast.Attribute) and part.func.attr not in _READING:
+            names |= mentioned([part.func.value])
+        if mentioned([part.func]) & bodies.keys():
+            names |= mentioned([*part.args, *(keyword.value for keyword in part.keywords)])
+    return names

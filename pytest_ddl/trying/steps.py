@@ -7,6 +7,7 @@ is recorded when the next such call begins, so that a ``strategy.reduce`` after 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from pytest_ddl.training import frames, values
 from pytest_ddl.training.replacing import Replacements, named_like
 from pytest_ddl.trying.found import EnoughSteps, Found, NotSeenError, place
 from pytest_ddl.trying.objects import Objects
+from pytest_ddl.trying.remainder import ActiveLine, active_lines, unrun_training
 
 _CALL_OF_RUN = 0
 """Key of an eager ``strategy.run`` among the functions; the others are ids of objects."""
@@ -31,7 +33,7 @@ class Steps:
     def __init__(self, run: Any, objects: Objects, found: Found, limit: int, needs_run: bool) -> None:
         """Prepare the recorder.
 
-        :param limit: maximum number of steps of the script's own loops.
+        :param limit: maximum number of steps of each function.
         :param needs_run: True for a script without a strategy, whose own loops cannot be compared.
         """
         self._run, self._objects, self._found, self._limit = run, objects, found, limit
@@ -44,7 +46,10 @@ class Steps:
         self._before: tuple[int, ...] = ()
         self._pending = False
         self._loss: Any = None
-        self._taken = 0
+        self._taken: Counter[int] = Counter()
+        """Steps of each function."""
+        self._ran: set[ActiveLine] = set()
+        """Lines of the script that were active in a step."""
         self._begun = False
         self._calls_run = False
         self._values_at = ""
@@ -111,8 +116,8 @@ class Steps:
                 result = call(function, *args, **kwargs)
             except Exception as error:
                 failed = True
-                if entered and self._taken and is_end_of_data(error):
-                    self.tell_end()
+                if entered and self.has_steps and is_end_of_data(error):
+                    self.tell_end(active_lines())
                     raise EnoughSteps from error
                 raise
             finally:
@@ -133,8 +138,8 @@ class Steps:
         if not tf.executing_eagerly():
             return False
         self.flush()
-        if function in self._trains and self._taken >= self._limit:
-            self.tell_end()
+        if function in self._trains and self._taken[function] >= self._limit:
+            self.tell_end(active_lines())
             raise EnoughSteps
         self._objects.watch()
         if not self._begun:
@@ -156,7 +161,8 @@ class Steps:
                 raise NotSeenError(no_strategy_advice())
             if self._values_at:
                 raise NotSeenError(f"{self._values_at}: {_VALUES}")
-            self._taken += 1
+            self._taken[function] += 1
+            self._ran.update(active_lines())
             self._pending, self._loss = True, _scalar(result) if function in self._reduces else None
             self._found.add("loops", f"a loop of the script's own, around {place()}")
         elif function not in self._trains:
@@ -176,11 +182,17 @@ class Steps:
     @property
     def has_steps(self) -> bool:
         """True if the script's own loop has run a step."""
-        return self._taken > 0
+        return self._taken.total() > 0
 
-    def tell_end(self) -> None:
-        """Add to what was found that the script was ended after its last step."""
-        self._found.add("ended", f"after {self._taken} steps of the script's own loop")
+    def tell_end(self, active: list[ActiveLine]) -> None:
+        """Add to what was found that the script was ended, and which training has not run.
+
+        :param active: lines of the script that were active at its end.
+        """
+        self._found.add("ended", f"after {self._taken.total()} steps of the script's own loop")
+        unrun = unrun_training(active, self._ran)
+        if unrun is not None:
+            self._found.unrun = f"{unrun.file}:{unrun.line}"
 
     def flush(self) -> None:
         """Record the step that has run, if there is one."""

@@ -10,7 +10,10 @@ from typing import Any
 
 from pytest_ddl.equivalence.diagnosis.limitations import known_limitation
 from pytest_ddl.equivalence.verdict.report import DivergenceError, Report
-from pytest_ddl.trying.found import FACT, OWN_ERRORS, explained, failed_cells, text_of, text_of_cell
+from pytest_ddl.records import TrainingRecord
+from pytest_ddl.run_facts import ScriptRecord
+from pytest_ddl.trying.counts import line_with_bare_count, line_with_copied_count
+from pytest_ddl.trying.found import OWN_ERRORS, explained, text_of, text_of_cell
 from pytest_ddl.trying.program import TriedScript
 from pytest_ddl.trying.strategies import Meaning
 
@@ -26,6 +29,15 @@ _UNCLEAR = (
     "a loss is scaled by the number of replicas, and one device cannot know whether that is right. Divide the sum of "
     "the losses of the examples by the global batch size, and by nothing else: "
     "tf.nn.compute_average_loss(losses, global_batch_size=GLOBAL_BATCH_SIZE)"
+)
+_UNRUN = (
+    "this training has not run, because the script was ended at the limit of steps of an earlier loop. What ran "
+    "agrees. Let that loop end by itself: raise --steps or --epochs to what it takes"
+)
+_SHARED = (
+    "the number of replicas enters the arithmetic here. One device was told the number of the strategy, so that it "
+    "computes the same, right or wrong; with its own number it computes something else. Read "
+    "strategy.num_replicas_in_sync in the replica function itself, or divide by the global batch size only"
 )
 _SLOW = "the script did not end in time on one device. Give it more time (--timeout=SECONDS) or less work (--steps=1)"
 
@@ -85,16 +97,18 @@ def _compared(
         _refuse_unseen(report)
     _refuse_open(report)
     if script.failing is None and not _fails_alike(report):
-        only = failed_cells(_fact(report.reference))
+        only = _script(report.reference).failed
         return _compared(compare, replace(script, failing=only), arguments, tell)
     if report.distributed is not None and not report.distributed.errors and not _fails_alike(report):
-        there = {cell[:2] for cell in failed_cells(_fact(report.distributed))}
-        cells = [text_of_cell(cell) for cell in failed_cells(_fact(report.reference)) if cell[:2] not in there]
+        there = {cell[:2] for cell in _script(report.distributed).failed}
+        cells = [text_of_cell(cell) for cell in _script(report.reference).failed if cell[:2] not in there]
         raise UndecidedError(f"{'; '.join(cells)} (on one device, but not under the strategy)")
     if error is not None:
         report = _with_another_meaning(compare, script, arguments, error)
         tell(_summary(report))
-    failed = [cell for cell in failed_cells(_fact(report.reference)) if cell.error not in _CUT]
+    else:
+        _refuse_shared_count(compare, script, arguments, report)
+    failed = [cell for cell in _script(report.reference).failed if cell.error not in _CUT]
     failed = [cell for cell in failed if script.source.needs_cell(cell.cell)]
     if failed:
         steps = 0 if report.distributed is None else report.distributed.num_steps
@@ -103,6 +117,9 @@ def _compared(
             "compared: mend the cell, or remove it",
             fails=True,
         )
+    unrun = _script(report.reference).unrun
+    if unrun:
+        raise UndecidedError(f"{unrun}: {_UNRUN}")
     return report
 
 
@@ -116,23 +133,44 @@ def _with_another_meaning(
     """
     __tracebackhide__ = True
     first = error.report.findings[0] if error.report.findings else None
-    if not _fact(error.report.reference).get("counts_replicas") or first is None or first.check not in _NUMBERS:
+    if not _script(error.report.reference).counts_replicas or first is None or first.check not in _NUMBERS:
         raise error
     found = _under(compare, replace(script, meaning=Meaning.NOTHING), arguments)
     if found is not None:
         return found
     unclear = _under(compare, replace(script, meaning=Meaning.EVERYWHERE), arguments) is not None
-    line = script.source.line_with_copied_count()
+    line = line_with_copied_count(script.source.code, _told_lines(script, error.report))
     if unclear or line is not None:
         place = script.source.file if line is None else f"{script.source.file}:{line}"
         raise UndecidedError(f"{place}: {_UNCLEAR}") from None
     raise error
 
 
+def _refuse_shared_count(
+    compare: Callable[..., Report], script: TriedScript, arguments: Mapping[str, Any], report: Report
+) -> None:
+    """Raise an exception if both runs compute with the number of the strategy, and one device differs with its own.
+
+    Its own number gives batches of another size, too, unless they are joined. So only code that uses the number for
+    something else is asked about.
+    """
+    line = line_with_bare_count(script.source.code, _told_lines(script, report))
+    if line is None or script.meaning is not Meaning.BATCHES:
+        return
+    if _under(compare, replace(script, meaning=Meaning.NOTHING), arguments) is None:
+        raise UndecidedError(f"{script.source.file}:{line}: {_SHARED}")
+
+
+def _told_lines(script: TriedScript, report: Report) -> set[int]:
+    """Return the lines of the script at which one device was told the number of the strategy."""
+    places = (place.rpartition(":") for place in _script(report.reference).told)
+    return {int(line) for file, _, line in places if file == Path(script.source.file).name}
+
+
 def _fails_alike(report: Report) -> bool:
     """Return True if the same cells of a notebook failed on one device and on each rank."""
     ranks = [rank for record in (report.reference, report.distributed) if record is not None for rank in record.ranks]
-    cells = [[cell[:2] for cell in failed_cells(rank.facts.get(FACT, {}))] for rank in ranks]
+    cells = [[cell[:2] for cell in rank.facts.get("script", ScriptRecord()).failed] for rank in ranks]
     return all(cell == cells[0] for cell in cells)
 
 
@@ -159,14 +197,14 @@ def _refuse_unseen(report: Report) -> None:
         if error.type == "deadline":
             raise UndecidedError(_SLOW)
         place = f"{Path(error.file).name}:{error.line}: " if error.file else ""
-        if _fact(reference).get("cut") and error.type.rpartition(".")[2] in _CUT:
+        if _script(reference).cut and error.type.rpartition(".")[2] in _CUT:
             raise _NeedsAllError
         raise UndecidedError(
             f"{place}the script fails on one device, too: {explained(error.type, error.message)}", True
         )
     if reference is not None and not reference.num_steps:
-        left_out = _fact(reference).get("lines", {}).get("not compared", ())
-        failed = [cell for cell in failed_cells(_fact(reference)) if cell.error not in _CUT]
+        left_out = _script(reference).lines.get("not compared", ())
+        failed = [cell for cell in _script(reference).failed if cell.error not in _CUT]
         if failed and not left_out:
             raise UndecidedError(f"{text_of_cell(failed[0])} (on one device, too). After this, {_UNSEEN}", True)
         raise UndecidedError("; ".join(left_out) if left_out else _UNSEEN)
@@ -199,15 +237,20 @@ def _under(compare: Callable[..., Report], script: TriedScript, arguments: Mappi
     return report
 
 
-def _fact(record: Any) -> Mapping[str, Any]:
-    ranks = getattr(record, "ranks", ())
-    return dict(ranks[0].facts.get(FACT, {})) if ranks else {}
+def _script(record: TrainingRecord | None) -> ScriptRecord:
+    """Return what was found in the script; nothing if the run ended before."""
+    ranks = () if record is None else record.ranks
+    return ranks[0].facts.get("script", ScriptRecord()) if ranks else ScriptRecord()
 
 
 def _summary(report: Report) -> str:
-    fact = _fact(report.distributed) or _fact(report.reference)
-    if not fact:
+    script = next((one for one in map(_script, (report.distributed, report.reference)) if one != ScriptRecord()), None)
+    if script is None:
         return ""
     steps = 0 if report.distributed is None else report.distributed.num_steps
-    lines = [*text_of(fact), f"{'compared:':<13} {steps} step(s)"]
+    lines = text_of(script)
+    if told := _script(report.reference).told:
+        same = f"one device reads the number of the strategy, too ({', '.join(told)})"
+        lines.append(f"{'replicas:':<13} {same}: what follows from it, such as a learning rate, is equal in both runs")
+    lines.append(f"{'compared:':<13} {steps} step(s)")
     return "\n".join([*lines, *(f"{'left open:':<13} {reason}" for reason in _open_metrics(report))])

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_ddl.bench import BenchSpec, measure
-from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.strategies.registry import UnknownStrategyError
 from tests.bench import made

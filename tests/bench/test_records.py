@@ -7,6 +7,7 @@ import json
 import pytest
 
 from pytest_ddl.bench.launching.records import Counters, EnergyReading, Launch, RankTiming
+from pytest_ddl.json_records import RecordError
 
 COUNTERS = Counters(
     collectives={"all_reduce": 2},
@@ -89,11 +90,13 @@ def test_counters_of_an_earlier_version_are_read():
     assert Launch.from_json(data).counters.host_calls == 0
 
 
-def test_what_a_later_version_tells_besides_is_left_out():
+def test_what_a_later_version_tells_besides_is_left_out_on_request():
     data = json.loads(json.dumps(launch().as_json()))
     for told in (data, data["counters"], data["ranks"][0], data["ranks"][0]["energy"]):
         told["of_a_later_version"] = 1
-    assert Launch.from_json(data) == launch()
+    assert Launch.from_json(data, other_version=True) == launch()
+    with pytest.raises(RecordError, match="Launch has the unknown field 'of_a_later_version'"):
+        Launch.from_json(data)
 
 
 def test_a_step_takes_as_long_as_on_its_slowest_rank():

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from target_programs import fit, regress, silent
 
-from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.metrics.batch_size import Regime
 from pytest_ddl.bench.training_to_target import StepsToTarget, TargetTrial, steps_to_target
 

@@ -105,6 +105,46 @@ def test_the_state_of_a_metric_after_an_evaluation_is_compared(factor, verdict):
     assert [(found.check, found.cause) for found in report.findings] == [("METRIC-EQ", "metric-wrong")] * (factor > 1.5)
 
 
+def watched_late(record, kind, first, last):
+    """The record of a program that watches one more variable when its loop has ended, and then changes it."""
+    ranks = []
+    index = len(record.variables)
+    for rank in record.ranks:
+        value = VariableRecord(index, "late", kind, (), "float64", since=rank.num_steps)
+        number = {index: (np.asarray(first),) * len(rank.replicas)}
+        final = {index: (np.asarray(last),) * len(rank.replicas)}
+        variables = (*rank.variables, value)
+        ranks.append(replace(rank, variables=variables, initial={**rank.initial, **number}, final=final))
+    return replace(record, ranks=tuple(ranks))
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (1.0 + 2e-15, "pass"), (2.0, "fail")])
+@pytest.mark.parametrize(
+    ("kind", "check"),
+    [(VariableKind.TRAINABLE, "STEP-EQ"), (VariableKind.STATE, "STATE-EQ"), (VariableKind.SLOT, "OPT-STATE")],
+)
+def test_what_is_first_watched_after_the_last_step_is_compared_at_the_end(kind, check, factor, verdict):
+    reference, distributed = pair(MOMENTUM, replicas=2)
+    report = judge(watched_late(reference, kind, 1.0, 7.0), watched_late(distributed, kind, 1.0, 7.0 * factor))
+    assert report.verdict == verdict, str(report)
+    assert [(found.check, found.cause) for found in report.findings] == (
+        [(check, "changed-after-last-step")] if verdict == "fail" else []
+    )
+    assert all("first watched after step" in found.message for found in report.findings)
+    assert report.findings or any(entry.name == "late" and entry.at_end for entry in report.ledger.entries)
+
+
+def test_a_bound_that_decides_nothing_about_a_variable_that_no_step_has_is_a_doubt():
+    reference, distributed = pair(MOMENTUM, replicas=2)
+    noisy = watched_late(reference, VariableKind.TRAINABLE, 1.0, 8.0)
+    records = [
+        watched_late(record, VariableKind.TRAINABLE, 1.0, last)
+        for record, last in ((reference, 7.0), (distributed, 14.0))
+    ]
+    (doubt,) = judge(*records, perturbed=[noisy]).doubts
+    assert "late" in doubt.reason
+
+
 def test_nothing_more_is_run_for_a_verdict_about_final_values():
     report = judge(*runs(KERNEL, 1.0, 2.0))
     assert needs_noise(report)

@@ -15,8 +15,9 @@ from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import GradientRecord, GradientStage, RankRecord, StepRecord, TrainingRecord, VariableRecord
 from pytest_ddl.records import VariableKind as Kind
+from pytest_ddl.run_facts import Call
 from pytest_ddl.strategies.spec import Capabilities
-from pytest_ddl.training.settings import Call, RunSettings
+from pytest_ddl.training.settings import RunSettings
 
 DATA = np.random.default_rng(4).normal(size=(24, 3))
 CALLS: tuple[Call, ...] = tuple((part, part.sum(axis=1)) for part in np.split(DATA, 6))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from simulated_training import Program, simulate
 
-from pytest_ddl.batch_records import BatchOrigin, InputRecord
 from pytest_ddl.equivalence.checks.batch import check_batch
 from pytest_ddl.equivalence.checks.data_cover import check_data_cover
 from pytest_ddl.equivalence.evidence.calls import data_calls
@@ -23,8 +22,8 @@ from pytest_ddl.equivalence.evidence.coverage import (
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.equivalence.verdict.judge import judge
-from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import BatchRecord, RankRecord, StepRecord, TrainingRecord
+from pytest_ddl.step_records import BatchOrigin, InputRecord
 
 Steps = list[list[list[int]]]
 
@@ -123,12 +122,19 @@ def test_the_same_batch_on_every_replica_is_named() -> None:
     assert "all replicas consume the same examples" in result.findings[0].message
 
 
-def test_equal_examples_on_all_replicas_are_noted_and_show_less() -> None:
+def test_equal_examples_on_all_replicas_decide_nothing_unless_they_are_declared() -> None:
     """Dummy data does not tell the gradient of one replica from that of all."""
     reference = consumed(one([7, 7, 7, 7], [7, 7, 7, 7]), "contents")
     alike = consumed([[[7, 7], [7, 7]], [[7, 7], [7, 7]]], "contents")
     different = consumed([[[7, 7], [7, 7]], [[7, 7], [7, 8]]], "contents")
-    assert NoteKind.NOT_COMPARED in [note.kind for note in judge(reference, alike, checks=["DATA-COVER"]).notes]
+    for checks in (["DATA-COVER"], ["STEP-EQ"], None):
+        report = judge(reference, alike, checks=checks)
+        assert (report.verdict, [doubt.check for doubt in report.doubts]) == ("inconclusive", ["DATA-COVER"])
+        assert "numpy.random.default_rng" in report.program_reasons[0]
+        declared = judge(reference, alike, checks=checks, expect={"examples-equal": "the data is one constant"})
+        assert (declared.verdict, declared.unused_expectations) == ("pass", {})
+    assert judge(reference, alike, checks=["BATCH"]).verdict == "pass"
+    assert judge(reference, different, checks=["STEP-EQ"], expect=["examples-equal"]).unused_expectations
     assert replicas_consume_equal_examples(alike)
     assert not any(map(replicas_consume_equal_examples, (reference, different, consumed(WHOLE))))
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from simulated_training import Program, pair, simulate
 
-from pytest_ddl.equivalence.evidence.arithmetic import half_precision, longest_chain
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
+from pytest_ddl.equivalence.evidence.arithmetic import half_precision, longest_chain, unit_roundoff
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Doubt
 from pytest_ddl.equivalence.outcomes import passed
 from pytest_ddl.equivalence.runs.comparer import PlainComparison

@@ -95,7 +95,7 @@ def test_noise_does_not_excuse_what_one_device_repeats(
     assert of_noise(ours, theirs, again).verdict == verdict
 
 
-@pytest.mark.parametrize(("name", "ours", "theirs"), [("num_replicas", 1, 2), ("workers", 1, 2), ("rank", 0, 1)])
+@pytest.mark.parametrize(("name", "ours", "theirs"), [("num_replicas", 1, 2), ("numWorkers", 1, 2), ("rank", 0, 1)])
 def test_a_number_of_ranks_is_harmless(name: str, ours: float, theirs: float) -> None:
     if name == "rank":
         reference, distributed = pair(Program(replicas=2, workers=2))
@@ -112,7 +112,10 @@ def test_a_number_of_ranks_is_harmless(name: str, ours: float, theirs: float) ->
 
 @pytest.mark.parametrize(
     ("name", "ours", "theirs"),
-    [("num_replicas", 1, 3), ("accuracy", 1, 2), ("rank", 0, 5), ("multitask_loss", 1, 2)],
+    [
+        *(("num_replicas", 1, 3), ("num_replicas", 3, 2), ("accuracy", 1, 2), ("rank", 0, 5)),
+        *(("multitask_loss", 1, 2), ("task_recall", 1, 2), ("devices_found_again", 1, 2)),
+    ],
 )
 def test_another_number_under_such_a_name_is_a_finding(name: str, ours: float, theirs: float) -> None:
     assert [finding.variable for finding in of_values(name, ours, theirs).findings] == [name]

@@ -13,9 +13,10 @@ from simulated_training import Program, pair
 from pytest_ddl.equivalence.checks.metric import check_metric
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
+from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
-from pytest_ddl.equivalence.findings import Finding, Outcome
-from pytest_ddl.equivalence.verdict.judge import judge
+from pytest_ddl.equivalence.findings import Finding, Outcome, Reason
+from pytest_ddl.equivalence.verdict.judge import judge, may_jump
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import StepRecord, TrainingRecord, VariableKind, VariableRecord
 
@@ -370,3 +371,42 @@ def test_state_of_one_replica_is_wrong_alike_in_all_steps(records: Any) -> None:
     reference = with_metric(reference, whole)
     assert judge(reference, distributed).verdict == "fail"
     assert judge(reference, distributed, expect=["metric-wrong"]).passed
+
+
+@pytest.mark.parametrize(
+    ("jump", "fails"),
+    [(0, True), (1, True), (2, False), (3, False)],
+    ids=["still", "less than the difference", "as far", "farther"],
+)
+@pytest.mark.parametrize("place", ["result", "state", "state at the end"])
+def test_a_count_that_rounding_moves_as_far_is_not_judged(records: Any, place: str, jump: int, fails: bool) -> None:
+    """An accuracy stands still if weights move by an ulp, and jumps if rounding moves an example over a threshold."""
+
+    def with_correct(record: TrainingRecord, correct: int) -> TrainingRecord:
+        if place == "result":
+            return with_results(record, {"evaluate": [np.float32(correct / 192)]})
+
+        def state(number: float) -> list[tuple[float, float]]:
+            return [(number / 2, 96.0)] * 2 if record.num_replicas > 1 else [(float(number), 192.0)]
+
+        if place == "state":
+            return with_metric(record, lambda _step: state(correct))
+        final = {TOTAL: tuple(np.asarray(total) for total, _count in state(correct))}
+        trained = with_metric(record, lambda _step: state(24))
+        return replace(trained, ranks=tuple(replace(rank, final=final) for rank in trained.ranks))
+
+    reference, distributed = with_correct(records[0], 22), with_correct(records[1], 20)
+    perturbed = [reference] * 3
+    assert causes(before := judge(reference, distributed, perturbed)) == [("METRIC-EQ", "metric-wrong")]
+    assert may_jump(before)
+    assert may_jump(replace(before, findings=[*before.findings, Finding("STATE-EQ", "another")]))
+    assert not may_jump(replace(before, findings=[]))
+    far = Slices(0, far=(reference, with_correct(records[0], 22 + jump)))
+    report = judge(reference, distributed, perturbed, slices=far)
+    if fails:
+        assert causes(report) == [("METRIC-EQ", "metric-wrong")], str(report)
+        assert may_jump(report)
+    else:
+        assert report.verdict == "inconclusive", str(report)
+        result = next(one for one in report.results if one.check == "METRIC-EQ")
+        assert {item.reason for item in result.unjudged} == (set() if "end" in place else {Reason.JUMPS})

@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 
 from pytest_ddl.equivalence.causes import CAUSES
-from pytest_ddl.equivalence.diagnosis.first_closure import first_difference
 from pytest_ddl.equivalence.evidence.replica_calls import are_equal, strange_examples
 from pytest_ddl.equivalence.probes import one_by_one
+from pytest_ddl.equivalence.probes.one_by_one import first_difference
 from pytest_ddl.equivalence.runs.alignment import align
 from pytest_ddl.equivalence.runs.sums import with_sums
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import GradientRecord, GradientStage, RankRecord, StepRecord, TrainingRecord, VariableRecord
 from pytest_ddl.records import VariableKind as Kind
+from pytest_ddl.run_facts import Call
 from pytest_ddl.strategies.spec import Capabilities
-from pytest_ddl.training.settings import Call, RunSettings
-from pytest_ddl.training.whole import as_one_step
+from pytest_ddl.training.execute import as_one_step
+from pytest_ddl.training.settings import RunSettings
 
 DATA = np.random.default_rng(4).normal(size=(24, 3))
 ORDER = np.arange(24)
@@ -132,6 +133,28 @@ def test_a_part_of_the_data_may_be_another_part() -> None:
     assert strange_examples((*batches(ORDER)[:4], batches(ORDER)[0]), whole) is not None
     assert strange_examples((*batches(ORDER), batches(ORDER)[0]), whole) is None
     assert not are_equal(whole, batches(ORDER))
+
+
+@pytest.mark.parametrize(("one_device", "shuffled"), [(ORDER, ORDER), (ORDER, SHUFFLED), (SHUFFLED, ORDER)])
+@pytest.mark.parametrize("readers", [1, 2])
+def test_examples_that_closures_never_consume_are_missed(
+    one_device: np.ndarray, shuffled: np.ndarray, readers: int
+) -> None:
+    passes = 3 * batches(one_device)
+    half = batches(shuffled)[:3]
+    reason = strange_examples(passes, 6 * half, readers)
+    assert reason is not None
+    assert "6 times that one device consumed 3 times, and 12 of 24 examples never" in reason
+    # Two workers that read all data may begin a fourth pass, one of them while the other still is in its second.
+    assert (strange_examples(passes, (*2 * batches(shuffled), *2 * half), readers) is None) is (readers == 2)
+    assert strange_examples(passes, 3 * batches(shuffled), readers) is None
+
+
+def test_an_example_that_one_device_draws_again_may_be_drawn_again() -> None:
+    drawn = [np.random.default_rng(seed).integers(0, 24, 144) for seed in (6, 7)]
+    ours, theirs = (tuple((DATA[part], DATA[part].sum(axis=1)) for part in np.split(all_of, 36)) for all_of in drawn)
+    assert strange_examples(ours, theirs) is None
+    assert strange_examples(6 * batches(ORDER), theirs) is not None
 
 
 def test_an_example_with_another_target_is_no_other_example() -> None:

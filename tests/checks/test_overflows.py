@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from simulated_training import Program, simulate
 
-from pytest_ddl.equivalence.evidence.unmoved import unmoved
+from pytest_ddl.equivalence.checks.moves import unmoved
 from pytest_ddl.equivalence.runs.comparer import PlainComparison
 from pytest_ddl.equivalence.runs.question import Question
 from pytest_ddl.equivalence.verdict.overflows import parting

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pytest_ddl.equivalence.evidence.observe import update
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome, Reason, Unjudged
 from pytest_ddl.equivalence.verdict.judge import needs_noise
 from pytest_ddl.equivalence.verdict.own_steps import MOST, step_by_step, up_to
@@ -124,3 +125,8 @@ def test_settings_with_other_values_are_other_settings():
 
     assert settings(1.0) == settings(1.0)
     assert settings(1.0) != settings(2.0)
+
+
+def test_the_change_of_a_step_is_its_own() -> None:
+    changed = record(3, taken_over=(2,))
+    assert [float(update(changed, 0, step)) for step in (2, 3)] == [1.5, 1.0]

@@ -57,3 +57,27 @@ def test_a_small_difference_with_a_recomputed_cause_is_not():
 
 def test_a_pass_is_not_run_again():
     assert not is_of_single_precision(judge(*noting(CASTS, CASTS)))
+
+
+@pytest.mark.parametrize(("error", "may_round"), [(2.0**-24, True), (1e-5, False)], ids=["rounding", "a defect"])
+@pytest.mark.parametrize("kind", ["a named value", "a value of each replica", "state"])
+def test_so_is_a_reported_number_or_a_state(kind, error, may_round):
+    reference, distributed = noting(CASTS, CASTS)
+    average = next(variable.index for variable in distributed.variables if variable.name == "ema/average")
+
+    def valued(rank, factor):
+        return replace(rank, steps=tuple(_changed(step, factor) for step in rank.steps))
+
+    def _changed(step, factor):
+        if kind == "state":
+            values = tuple(value * factor for value in step.snapshot[average])
+            return replace(step, snapshot={**step.snapshot, average: values})
+        return replace(step, values={"error": 3.1 * step.index * factor})
+
+    records = (
+        replace(record, ranks=tuple(valued(rank, factor) for rank in record.ranks))
+        for record, factor in ((reference, 1.0), (distributed, (1.0 + error) * (2 if "each" in kind else 1)))
+    )
+    report = judge(*records)
+    assert report.verdict == "fail"
+    assert is_of_single_precision(report) is may_round

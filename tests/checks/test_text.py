@@ -8,7 +8,7 @@ import pytest
 from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.causes import CAUSES
-from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
+from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.equivalence.verdict.report import DivergenceError, Report
 from pytest_ddl.equivalence.verdict.text import render_report
@@ -45,6 +45,15 @@ def test_pass_and_inconclusive_have_their_own_first_line() -> None:
     assert passing.startswith("mirrored[replicas=2] matches one device: 3 step(s)")
     still = render_report(judge(*pair(Program(replicas=2, learning_rate=0.0))))
     assert still.startswith("mirrored[replicas=2] is inconclusive: STEP-EQ: no trainable variable moved")
+
+
+def test_every_reason_why_there_is_no_verdict_is_shown_in_full() -> None:
+    report = judge(*pair(Program(replicas=2)))
+    doubts = (Doubt("STEP-EQ", "one reason"), Doubt("DATA-COVER", "another, that is long " * 20))
+    shown = " ".join(render_report(replace(report, doubts=doubts)).split())
+    for doubt in doubts:
+        assert f"not decided: {doubt}".rstrip() in shown
+    assert "not decided" not in render_report(judge(*pair(Program(replicas=2, learning_rate=0.0))))
 
 
 def test_tolerated_differences_are_not_called_failures() -> None:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from simulated_training import Program, pair, simulate
 
-from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision, Tolerance, unit_roundoff
+from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff
+from pytest_ddl.equivalence.evidence.bounds import Bound, Decision
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Outcome
 from pytest_ddl.equivalence.verdict.judge import judge, needs_noise
 from pytest_ddl.records import GradientRecord, GradientStage, TrainingRecord, VariableKind, VariableRecord
@@ -130,7 +132,7 @@ def test_measured_bound_contains_the_noise_and_says_where_it_comes_from() -> Non
     noise = [simulate(replace(program, perturbation=p)) for p in (1, 2)]
     bound = Tolerance(simulate(program), noise).variable(0, 2)
     assert bound.measured
-    assert "measured in 2 perturbed run" in bound.origin
+    assert "how far 2 run(s) moved" in bound.origin
     assert bound.value > Tolerance(simulate(program)).variable(0, 2).value
 
 

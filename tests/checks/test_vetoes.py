@@ -77,7 +77,7 @@ def test_exclusion_names_no_cause() -> None:
 def test_a_coupled_loss_is_shown_by_what_each_replica_computes_alone() -> None:
     report = judged_with_slices(Way(computed=coupled), Way(computed=coupled), 2, checks=NUMERIC)
     assert report.findings[0].grounds is Grounds.PATTERN
-    assert "each part leaves out or selects some" in (report.findings[0].evidence or "")
+    assert "the replica function leaves out or selects examples" in (report.findings[0].evidence or "")
     assert "in the dataset, before the batch is split" in (report.findings[0].fix or "")
     assert "grounds:" in str(report)
 

@@ -8,7 +8,8 @@ import pytest
 
 from pytest_ddl.cluster.handle import ClusterHandle
 from pytest_ddl.config import resolve_without_pytest
-from pytest_ddl.harness import Harness, built_in_launchers
+from pytest_ddl.harness import Harness
+from pytest_ddl.launchers import built_in_launchers
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 

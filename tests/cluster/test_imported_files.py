@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_ddl.cluster.state.imported_files import files
+from pytest_ddl.cluster.state.user_files import files
 
 
 def _loaded_by_path(path: Path) -> ModuleType:

@@ -17,8 +17,9 @@ from pytest_ddl.cluster import network, ship
 from pytest_ddl.cluster.network import IsolationError, servers_kept_local
 from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.config import resolve_without_pytest
-from pytest_ddl.harness import Harness, built_in_launchers, process_harness
+from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
+from pytest_ddl.launchers import built_in_launchers
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 _LEAVE = """

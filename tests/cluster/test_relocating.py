@@ -15,7 +15,7 @@ import pytest
 
 from pytest_ddl.cluster import pickling, relocating
 from pytest_ddl.cluster.relocating import FolderPlaces
-from pytest_ddl.cluster.state import imported_files
+from pytest_ddl.cluster.state import user_files
 from pytest_ddl.cluster.worker import Worker
 
 PLACES = FolderPlaces(("/home/ada/work", "/data/ada"), "/tmp/pytest-ddl-1/work", ("/home/ada/work/venv",))
@@ -121,7 +121,7 @@ def test_a_rank_that_runs_an_installed_package_in_place_of_the_copy_fails(
     installed = f"{sysconfig.get_paths()['purelib']}/package_of_the_user/__init__.py"
     for found, agent, says in ((installed, None, False), (file, tmp_path, False), (installed, tmp_path, True)):
         module.__file__ = found
-        monkeypatch.setattr(imported_files, "_FOLDER", agent)
+        monkeypatch.setattr(user_files, "_FOLDER", agent)
         failure = worker._other_code()
         assert (failure is not None) == says
     assert failure is not None

@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 from pytest_ddl.cluster import parameters
-from pytest_ddl.cluster.state.remembered import Remembered
+from pytest_ddl.cluster.state import remembered
+from pytest_ddl.cluster.state.remembered import _TRACED_ITEMS, Remembered
 
 
 class Options:
@@ -78,30 +79,47 @@ def _large() -> dict[int, int]:
         (lambda: functools.partial(lambda calls=[]: calls.append(1)), lambda value: value()),
         (Private, lambda value: value.change()),
         (lambda: [np.random.RandomState(1)], lambda value: value[0].normal()),
+        (lambda: ([1], 2), lambda value: value[0].append(2)),
+        (lambda: [1, 2.0], lambda value: value.__setitem__(0, True)),
+        (lambda: {"a": 1, "b": 2}, lambda value: value.update(a=value.pop("a"))),
+        (lambda: np.array([[1], None], object), lambda value: value[0].append(2)),
+        (lambda: bytearray(b"a"), lambda value: value.append(1)),
+        (lambda: list(range(_TRACED_ITEMS + 1)), lambda value: value.__setitem__(7, 8)),
+        (lambda: [Options] * _TRACED_ITEMS + [Options()], lambda value: value[-1].inner["a"].append(2)),
     ],
 )
 def test_a_change_in_place_is_seen(make: Callable[[], Any], change: Callable[[Any], object]) -> None:
     value = make()
-    remembered = Remembered.of(value)
-    assert remembered.holds(value)
+    known = Remembered.of(value)
+    assert known.holds(value)
     change(value)
-    assert not remembered.holds(value)
+    assert not known.holds(value)
 
 
 @pytest.mark.parametrize("value", [float("nan"), object(), print, {1: {2: [object()]}}, Options(), np.arange(3), int])
 def test_what_is_only_looked_at_is_unchanged(value: Any) -> None:
-    remembered = Remembered.of(value)
+    known = Remembered.of(value)
     repr(value)
-    assert remembered.holds(value)
+    assert known.holds(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"a": [1, {2}, (3, [4])]}, Options(), Slotted(), counting, np.zeros(3), random.Random(1), functools.partial(int)],
+)
+def test_what_is_unchanged_is_not_described_again(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Remembered.of([value])
+    monkeypatch.setattr(remembered._Walk, "whole", lambda *_: pytest.fail("described again"))
+    assert found.holds(found.value)
 
 
 def test_a_value_that_contains_itself_has_an_end() -> None:
     value: list[Any] = []
     value.append(value)
-    remembered = Remembered.of(value)
-    assert remembered.holds(value)
+    known = Remembered.of(value)
+    assert known.holds(value)
     value.append(1)
-    assert not remembered.holds(value)
+    assert not known.holds(value)
 
 
 class Node:
@@ -117,30 +135,30 @@ def test_what_many_paths_reach_is_described_once(into: Callable[[Any], Any]) -> 
     row = [lowest, Node()]
     for _ in range(40):
         row = [Node(*row, into=into) for _ in row]
-    remembered = Remembered.of(row)
-    assert remembered.holds(row)
+    known = Remembered.of(row)
+    assert known.holds(row)
     lowest.rate = 2
-    assert not remembered.holds(row)
+    assert not known.holds(row)
 
 
 def test_the_same_object_twice_is_not_an_equal_one() -> None:
     shared, alone = [Options()], [Options()]
     value = [shared, shared]
-    remembered = Remembered.of(value)
+    known = Remembered.of(value)
     value[1] = alone
-    assert not remembered.holds(value)
+    assert not known.holds(value)
     value[1] = shared
-    assert remembered.holds(value)
+    assert known.holds(value)
 
 
 def test_a_long_linked_list_has_an_end() -> None:
     value = Node()
     for _ in range(5000):
         value = Node(value)
-    remembered = Remembered.of(value)
-    assert remembered.holds(value)
+    known = Remembered.of(value)
+    assert known.holds(value)
     value.below[0].rate = 2
-    assert not remembered.holds(value)
+    assert not known.holds(value)
 
 
 def test_an_object_is_described_however_long_the_first_path_to_it_is() -> None:
@@ -148,9 +166,9 @@ def test_an_object_is_described_however_long_the_first_path_to_it_is() -> None:
     for _ in range(300):
         nodes.append(Node(nodes[-1]))
     value = nodes[::-1]
-    remembered = Remembered.of(value)
+    known = Remembered.of(value)
     nodes[0].rate = 2
-    assert not remembered.holds(value)
+    assert not known.holds(value)
 
 
 def test_deep_containers_are_described_too() -> None:
@@ -158,10 +176,10 @@ def test_deep_containers_are_described_too() -> None:
     value = lowest
     for _ in range(3000):
         value = [value]
-    remembered = Remembered.of(value)
-    assert remembered.holds(value)
+    known = Remembered.of(value)
+    assert known.holds(value)
     lowest[0] = 2
-    assert not remembered.holds(value)
+    assert not known.holds(value)
 
 
 @pytest.mark.parametrize(
@@ -169,30 +187,30 @@ def test_deep_containers_are_described_too() -> None:
 )
 def test_values_are_compared_by_value(item: Any) -> None:
     value = {"rate": item}
-    remembered = Remembered.of(value)
+    known = Remembered.of(value)
     value["rate"] = copy.deepcopy(item)
-    assert remembered.holds(value)
+    assert known.holds(value)
     value["rate"] = type(item)("2") if not isinstance(item, datetime.date) else datetime.date(2021, 1, 1)
-    assert not remembered.holds(value)
+    assert not known.holds(value)
 
 
 def test_equal_copies_of_containers_are_equal() -> None:
     one = Node()
     row = [one, [one]]
     value = [row, row, {(1, one), (2, one)}]
-    remembered = Remembered.of(value)
-    assert remembered.holds([[one, [one]], [one, [one]], {(2, one), (1, one)}])
-    assert not remembered.holds([[one, [one]], [one, [Node()]], {(2, one), (1, one)}])
+    known = Remembered.of(value)
+    assert known.holds([[one, [one]], [one, [one]], {(2, one), (1, one)}])
+    assert not known.holds([[one, [one]], [one, [Node()]], {(2, one), (1, one)}])
 
 
 def test_order_in_a_set_is_no_content() -> None:
     items = [Node(), Node(), (1, Node()), "text", 5]
     value = set(items)
-    remembered = Remembered.of([value, items[0]])
+    known = Remembered.of([value, items[0]])
     others = [Node() for _ in range(100)]
     value.update(others)
     value.difference_update(others)
-    assert remembered.holds([value, items[0]])
+    assert known.holds([value, items[0]])
 
 
 @dataclasses.dataclass

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.cluster import ship
+from pytest_ddl.cluster import overrides, ship
 from pytest_ddl.cluster.ship import ShippingError
 from pytest_ddl.cluster.state import user_modules
 
@@ -123,10 +123,27 @@ def test_calls_do_not_see_what_earlier_calls_left_in_modules(tmp_path: Path) -> 
     assert result.stdout.decode().strip() == "[1, 1, 1]"
 
 
+def test_a_job_takes_over_the_changed_globals_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ship.pack(count)
+    monkeypatch.setattr(overrides, "collect", lambda _call: pytest.fail("searched again"))
+    second = ship.pack(count, (), since=first)
+    assert (second.modules, second.overrides) == (first.modules, first.overrides)
+
+
 def test_installed_packages_are_not_user_modules() -> None:
     modules = ship.user_modules()
     assert __name__ in modules
     assert not [name for name in modules if name.split(".")[0] in ("pytest", "json", "pytest_ddl", "cloudpickle")]
+
+
+def test_a_name_that_a_module_of_the_user_takes_over_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "ddl_replaced"
+    monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    assert name not in ship.user_modules()
+    module = ModuleType(name)
+    module.__file__ = str(tmp_path / "ddl_replaced.py")
+    monkeypatch.setitem(sys.modules, name, module)
+    assert ship.user_modules()[name] == module.__file__
 
 
 def test_a_module_that_is_built_in_is_not_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,9 @@ from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.cluster.warm import servers as warm
 from pytest_ddl.cluster.warm.zygotes import WarmZygotes
 from pytest_ddl.config import resolve_without_pytest
-from pytest_ddl.harness import Harness, built_in_launchers
+from pytest_ddl.harness import Harness
 from pytest_ddl.items.selection import DdlMark
+from pytest_ddl.launchers import built_in_launchers
 from pytest_ddl.strategies.machine import GPU_GROWTH
 from pytest_ddl.strategies.registry import StrategyRegistry
 from tests.polling import wait_until
@@ -78,9 +79,11 @@ def parent(pid: int) -> int:
 def test_key_changes_with_what_an_import_reads(tmp_path: Path) -> None:
     environ = {"PATH": "/bin", "HOME": str(tmp_path)}
     key = warm.key_of(environ)
-    assert warm.key_of({**environ, "TERM": "dumb", "PYTEST_ADDOPTS": "-q", "TMPDIR": "/x"}) == key
+    assert warm.key_of({**environ, "TERM": "dumb", "PYTEST_ADDOPTS": "-q", "PY_COLORS": "0", "TMPDIR": "/x"}) == key
     # A run of pytest sets it, and the command that starts the server does not.
     assert warm.key_of({**environ, GPU_GROWTH: "true"}) == key
+    assert warm.key_of({**environ, "HDF5_PLUGIN_PATH": "disable"}) == key
+    assert warm.key_of({**environ, "HDF5_PLUGIN_PATH": "/plugins"}) != key
     assert warm.key_of({**environ, "TF_ENABLE_ONEDNN_OPTS": "0"}) != key
     assert warm.key_of({**environ, "KERAS_BACKEND": "jax"}) != key
     assert warm.key_of({**environ, "A_NAME_THAT_NOBODY_KNOWS": "1"}) != key
@@ -117,6 +120,12 @@ def test_server_fits_a_path_that_shadows_nothing(tmp_path: Path) -> None:
     server = warm.Server("key", 1, "", 1.0, files, ("keras",), str(theirs))
     assert server.misfit({"PYTHONPATH": str(theirs)}) is None
     assert server.misfit({}) == f"PYTHONPATH is not {theirs}"
+    # Another folder before it or after it is judged by its names.
+    (mine / "keras.py").unlink()
+    both = os.pathsep.join(map(str, (mine, theirs)))
+    assert server.misfit({"PYTHONPATH": both}) is None
+    (mine / "keras.py").touch()
+    assert server.misfit({"PYTHONPATH": both}) == f"{mine} in PYTHONPATH has a module keras"
 
 
 def test_server_is_stale_when_a_file_changes(tmp_path: Path) -> None:

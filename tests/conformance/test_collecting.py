@@ -15,7 +15,7 @@ from pytest_ddl.conformance.bench import Planned, RankAnswer
 from pytest_ddl.conformance.cases import PLAN
 from pytest_ddl.conformance.collecting import planned
 from pytest_ddl.conformance.comparing import MismatchError
-from pytest_ddl.conformance.subjects import Subject
+from pytest_ddl.conformance.registry import Subject
 from pytest_ddl.strategies.registry import StrategyRegistry
 from pytest_ddl.strategies.spec import Capabilities
 from tests.conformance.planted import DrawsTheSame, KeepsLocalState

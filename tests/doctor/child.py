@@ -13,7 +13,9 @@ import pytest
 
 _MAIN = "import sys\nfrom pytest_ddl.cli import main\n{before}\nsys.exit(main(['doctor', *sys.argv[1:]]))"
 
-PATIENT = "from pytest_ddl.doctor import connections, registry\nregistry.SECONDS = connections.CHILD_SECONDS = 30.0\n"
+PATIENT = (
+    "from pytest_ddl.doctor import connections, examination\nexamination.SECONDS = connections.CHILD_SECONDS = 30.0\n"
+)
 """Code for deadlines that a busy machine meets too."""
 
 

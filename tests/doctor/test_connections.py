@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ddl.cluster import resources
 from pytest_ddl.doctor import connections
-from pytest_ddl.doctor.findings import Status
+from pytest_ddl.doctor.examination import Status
 from tests.doctor.child import findings, permits
 
 

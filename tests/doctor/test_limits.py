@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ddl.cluster import cgroups
 from pytest_ddl.doctor import limits
-from pytest_ddl.doctor.findings import Status, ok
+from pytest_ddl.doctor.examination import Status, ok
 from pytest_ddl.session import auto_num_workers
 from pytest_ddl.strategies.registry import StrategyRegistry
 from tests.doctor.child import findings

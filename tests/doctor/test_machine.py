@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.bench.launching import machine
-from pytest_ddl.doctor import clock, devices, environment, gpu_state, storage
-from pytest_ddl.doctor.findings import DoctorFinding, Status, ok, problem
+from pytest_ddl.doctor import clock, environment, gpu_state, storage
+from pytest_ddl.doctor.examination import DoctorFinding, Status, ok, problem
 from tests.doctor.child import findings, permits
 
 
@@ -72,7 +72,7 @@ def test_little_shared_memory_matters_to_gpus(
     gpus: list[str], status: Status, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "SHARED", tmp_path / "gone")
-    monkeypatch.setattr(devices, "gpu_names", lambda: gpus)
+    monkeypatch.setattr(gpu_state, "gpu_names", lambda: gpus)
     found = storage.shared_memory()
     assert found.status is status
     assert "cannot be used (No such file or directory)" in found.found
@@ -96,10 +96,10 @@ def test_gpus(
 ) -> None:
     if node:
         (tmp_path / "nvidia0").touch()
-    monkeypatch.setattr(devices, "NODES", str(tmp_path / "nvidia[0-9]*"))
-    monkeypatch.setattr(devices, "machine_facts", lambda: {**machine.machine_facts(), "gpu": names})
-    monkeypatch.setattr(devices, "installed", lambda name: "2.21.0" if name == package else None)
-    found = devices.gpus()
+    monkeypatch.setattr(gpu_state, "NODES", str(tmp_path / "nvidia[0-9]*"))
+    monkeypatch.setattr(gpu_state, "machine_facts", lambda: {**machine.machine_facts(), "gpu": names})
+    monkeypatch.setattr(gpu_state, "installed", lambda name: "2.21.0" if name == package else None)
+    found = gpu_state.gpus()
     assert (found.status, found.found[: len(said)]) == (status, said)
 
 

@@ -11,7 +11,7 @@ import pytest
 from packaging.version import Version
 
 from pytest_ddl.doctor import versions
-from pytest_ddl.doctor.findings import DoctorFinding, Status
+from pytest_ddl.doctor.examination import DoctorFinding, Status
 
 if sys.version_info >= (3, 11):
     import tomllib

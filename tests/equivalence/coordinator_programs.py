@@ -1,4 +1,4 @@
-"""Training functions that schedule their own steps on a ClusterCoordinator."""
+"""Training functions that schedule their own steps on a ClusterCoordinator, and what these steps compute."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ FEATURES = 4
 STEPS = 12
 
 
-def _data(run):
+def given_data(run):
+    """Return batches without an end."""
     generator = np.random.default_rng(3)
     x = generator.normal(size=(48, FEATURES)).astype("float32")
     dataset = tf.data.Dataset.from_tensor_slices((x, x[:, :1] * 2))
@@ -21,7 +22,7 @@ def is_coordinated(run):
     return isinstance(run.strategy, tf.distribute.experimental.ParameterServerStrategy)
 
 
-def _schedule(run, step, after=None, own_data=False, more=0, join=True, data=_data):
+def schedule(run, step, after=None, own_data=False, more=0, join=True, data=given_data):
     """Run the steps on whichever worker is free; on one device, one after the other."""
     if not is_coordinated(run):
         iterator = iter(data(run))
@@ -39,7 +40,8 @@ def _schedule(run, step, after=None, own_data=False, more=0, join=True, data=_da
         coordinator.join()
 
 
-def _keras(run, factor=1.0, optimizer=None):
+def linear(run, factor=1.0, optimizer=None):
+    """Return a linear model, its optimizer and a step that trains it."""
     with run.strategy.scope():
         model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
         optimizer = keras.optimizers.SGD(0.05) if optimizer is None else optimizer()
@@ -61,46 +63,34 @@ def _keras(run, factor=1.0, optimizer=None):
     return model, optimizer, step
 
 
-def _slow(quick):
-    @tf.function
-    def step(iterator):
-        work = tf.random.stateless_uniform((500, 500), (1, 2))
-        for _ in range(4):
-            work = tf.tanh(work @ work)
-        with tf.control_dependencies([work]):
-            return quick(iterator)
-
-    return step
-
-
 def records_once(run):
     """The data is whole on every worker, and repeated: nothing is said of which batches are consumed."""
-    model, optimizer, step = _keras(run)
+    model, optimizer, step = linear(run)
     run.watch(model=model, optimizer=optimizer)
-    _schedule(run, step)
+    schedule(run, step)
     run.record()
 
 
 def schedules_more(run):
     """Each worker takes one step more than its share of those of one device."""
-    model, optimizer, step = _keras(run)
+    model, optimizer, step = linear(run)
     run.watch(model=model, optimizer=optimizer)
-    _schedule(run, step, more=2)
+    schedule(run, step, more=2)
     run.record()
 
 
 def ascends(run):
     """All updates arrive, and each has the wrong sign."""
-    model, optimizer, step = _keras(run, factor=-1.0 if is_coordinated(run) else 1.0)
+    model, optimizer, step = linear(run, factor=-1.0 if is_coordinated(run) else 1.0)
     run.watch(model=model, optimizer=optimizer)
-    _schedule(run, step)
+    schedule(run, step)
     run.record()
 
 
 def takes_steps_three_times_as_long(run):
-    model, optimizer, step = _keras(run, factor=3.0 if is_coordinated(run) else 1.0)
+    model, optimizer, step = linear(run, factor=3.0 if is_coordinated(run) else 1.0)
     run.watch(model=model, optimizer=optimizer)
-    _schedule(run, step, after=lambda loss: run.record(loss=loss))
+    schedule(run, step, after=lambda loss: run.record(loss=loss))
     if is_coordinated(run):
         run.record()
 
@@ -113,7 +103,7 @@ def _shuffled(run):
 
 def _trains_on_shuffled_data(run, data=_shuffled, optimizer=None, gradient=lambda value, _number: value, hidden=False):
     """Train as the tutorial does. Each closure has a number, by which a program may do something else."""
-    model, optimizer, _step = _keras(run, optimizer=optimizer)
+    model, optimizer, _step = linear(run, optimizer=optimizer)
     run.watch(model=model, optimizer=optimizer)
 
     @tf.function
@@ -153,7 +143,7 @@ def weighs_each_closure_by_its_number(run):
 
 def weighs_each_closure_by_a_counter(run):
     """The order in which closures count is another one each time, and every order is right."""
-    model, optimizer, _step = _keras(run)
+    model, optimizer, _step = linear(run)
     with run.strategy.scope():
         begun = tf.Variable(0.0, trainable=False, name="begun")
     run.watch(model=model, optimizer=optimizer, variables=[begun])
@@ -170,7 +160,7 @@ def weighs_each_closure_by_a_counter(run):
 
         run.strategy.run(replica_step, args=(next(iterator),))
 
-    _schedule(run, step)
+    schedule(run, step)
     run.record()
 
 
@@ -194,7 +184,7 @@ def takes_longer_steps_in_every_other_closure(run):
 
 def _keeps(run, change, watched=True, waits=True, name="kept", reduce=tf.reduce_mean):
     """Keep a value of the batches in a variable beside the weights."""
-    model, optimizer, _step = _keras(run)
+    model, optimizer, _step = linear(run)
     with run.strategy.scope():
         kept = tf.Variable(tf.zeros((FEATURES,)), trainable=False, name=name)
         begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
@@ -216,7 +206,7 @@ def _keeps(run, change, watched=True, waits=True, name="kept", reduce=tf.reduce_
 
         run.strategy.run(replica_step, args=(next(iterator),))
 
-    _schedule(run, step, data=_shuffled)
+    schedule(run, step, data=_shuffled)
     run.record()
 
 
@@ -278,16 +268,49 @@ def hides_its_batch(run):
 
 def consumes_other_examples(run):
     """Every worker trains on data of its own: one device says nothing of the weights."""
-    model, optimizer, step = _keras(run)
+    model, optimizer, step = linear(run)
     run.watch(model=model, optimizer=optimizer)
-    _schedule(run, step, own_data=True)
+    schedule(run, step, own_data=True)
+    run.record()
+
+
+def consumes_half_of_the_data(run):
+    """Under the coordinator, each worker reads only the first examples, without an order of its own."""
+    half = lambda run: given_data(run).take(2).repeat() if is_coordinated(run) else given_data(run)  # noqa: E731
+    _trains_on_shuffled_data(run, half)
+
+
+def gives_one_batch_to_all_closures(run):
+    """The batches are arguments of the closures, and under the coordinator each gets the first."""
+    model, optimizer, _step = linear(run)
+    run.watch(model=model, optimizer=optimizer)
+
+    @tf.function
+    def step(x, y):
+        def replica_step(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(x) - tf.cast(y, model.compute_dtype)))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        run.strategy.run(replica_step, args=(x, y))
+
+    batches = list(given_data(run).take(4))
+    if is_coordinated(run):
+        coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
+        for _batch in batches:
+            coordinator.schedule(step, args=batches[0])
+        coordinator.join()
+    else:
+        for batch in batches:
+            step(*batch)
     run.record()
 
 
 def records_each_step_of_one_device(run):
-    model, optimizer, step = _keras(run)
+    model, optimizer, step = linear(run)
     run.watch(model=model, optimizer=optimizer)
-    _schedule(run, step, after=lambda loss: run.record(loss=loss))
+    schedule(run, step, after=lambda loss: run.record(loss=loss))
     if is_coordinated(run):
         run.record()
 
@@ -334,7 +357,7 @@ def _loses_updates(run, after):
         weight.assign(before - 0.01 * gradient + tf.cast(turns, weight.dtype) * 0.0)
         return loss
 
-    _schedule(run, step, after)
+    schedule(run, step, after)
 
 
 def moves_by_a_rule_of_its_own(run):
@@ -349,100 +372,5 @@ def moves_by_a_rule_of_its_own(run):
         weight.assign(weight * 0.5 + tf.cast(tf.reduce_mean(x), weight.dtype))
         return tf.reduce_sum(weight)
 
-    _schedule(run, step)
+    schedule(run, step)
     run.record()
-
-
-def never_joins(run):
-    """Nothing waits for the closures: the weights are recorded while they still run."""
-    model, optimizer, step = _keras(run)
-    run.watch(model=model, optimizer=optimizer)
-    _schedule(run, _slow(step), join=False)
-    run.record()
-
-
-def joins_after_recording(run):
-    model, optimizer, step = _keras(run)
-    run.watch(model=model, optimizer=optimizer)
-    _schedule(run, _slow(step), join=False)
-    run.record()
-    if is_coordinated(run):
-        tf.distribute.coordinator.ClusterCoordinator(run.strategy).join()
-
-
-def never_joins_and_records_each_step(run):
-    model, optimizer, step = _keras(run)
-    run.watch(model=model, optimizer=optimizer)
-    _schedule(run, _slow(step), after=lambda loss: run.record(loss=loss), join=False)
-    if is_coordinated(run):
-        run.record()
-
-
-def records_before_the_last_closures_end(run):
-    """The second half of the closures ends after the last recorded step, and the program waits for it."""
-    model, optimizer, step = _keras(run)
-    run.watch(model=model, optimizer=optimizer)
-    step = _slow(step)
-    if not is_coordinated(run):
-        _schedule(run, step, after=lambda loss: run.record(loss=loss))
-        return
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
-    iterator = iter(coordinator.create_per_worker_dataset(lambda: _data(run)))
-    for half in range(2):
-        for _ in range(STEPS // 2):
-            coordinator.schedule(step, args=(iterator,))
-        if half == 0:
-            coordinator.join()
-        run.record()
-    coordinator.join()
-
-
-def omits_steps_after_the_last_record(run):
-    """One device takes two more steps after its last record, and the coordinator does not."""
-    records_every_fifth_step(run, steps=STEPS - 2 if is_coordinated(run) else STEPS)
-
-
-def records_every_fifth_step(run, steps=STEPS):
-    """The last two steps are not recorded: neither on one device nor by the coordinator."""
-    model, optimizer, step = _keras(run)
-    run.watch(model=model, optimizer=optimizer)
-    if is_coordinated(run):
-        coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
-        iterator = iter(coordinator.create_per_worker_dataset(lambda: _data(run)))
-        take, wait = lambda: coordinator.schedule(step, args=(iterator,)), coordinator.join
-    else:
-        iterator = iter(_data(run))
-        take, wait = lambda: step(iterator), lambda: None
-    for number in range(1, steps + 1):
-        take()
-        if number % 5 == 0:
-            wait()
-            run.record()
-    wait()
-
-
-def records_each_closure(run):
-    """The steps are recorded while closures run, and the program waits for all of them at its end."""
-    model, optimizer, step = _keras(run)
-    run.watch(model=model, optimizer=optimizer)
-    if not is_coordinated(run):
-        _schedule(run, step, after=lambda loss: run.record(loss=loss))
-        return
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(run.strategy)
-    iterator = iter(coordinator.create_per_worker_dataset(lambda: _data(run)))
-    for _ in range(STEPS):
-        coordinator.schedule(step, args=(iterator,))
-        run.record()
-    coordinator.join()
-
-
-def records_before_the_first_closure_ends(run):
-    """No recorded step holds an update: the workers are slow, and the program waits for them at its end."""
-    model, optimizer, step = _keras(run)
-    run.watch(model=model, optimizer=optimizer)
-    if not is_coordinated(run):
-        _schedule(run, step, after=lambda loss: run.record(loss=loss))
-        return
-    for _ in range(STEPS):
-        run.record()
-    _schedule(run, step)

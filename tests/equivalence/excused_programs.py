@@ -34,6 +34,8 @@ def _train(
     momentum: float = 0.0,
     limit: float | None = None,
     limit_of_each: float | None = None,
+    limit_by_hand: float | None = None,
+    factor_after_clipping: float = 1.0,
     factor_of_bias: float = 1.0,
     penalty: float = 0.0,
 ) -> None:
@@ -45,6 +47,8 @@ def _train(
     :param momentum: momentum of the optimizer under the strategy only.
     :param limit: limit to which the optimizer cuts the gradient.
     :param limit_of_each: limit to which the optimizer cuts the gradient of each variable.
+    :param limit_by_hand: limit to which the program cuts the gradient itself, on each replica.
+    :param factor_after_clipping: factor on these gradients, under the strategy only.
     :param factor_of_bias: factor on the gradient of the last bias, under the strategy only.
     :param penalty: size of a term that every replica adds in whole.
     """
@@ -76,6 +80,9 @@ def _train(
         gradients = tape.gradient(loss, model.trainable_variables)
         if run.num_replicas > 1:
             gradients[-1] *= factor_of_bias
+        if limit_by_hand is not None:
+            after = factor_after_clipping if run.num_replicas > 1 else 1.0
+            gradients = [after * part for part in tf.clip_by_global_norm(gradients, limit_by_hand)[0]]
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         if change is not None:
             change(state, features, run)
@@ -141,6 +148,23 @@ def clips_each_variable_on_each_replica(run: Any) -> None:
     _train(run, exact=True, limit_of_each=0.3)
 
 
+def clips_on_each_replica_and_counts_replicas_equally(run: Any) -> None:
+    """The last step has two causes: parts that are cut, and means over 5 and 4 examples that count equally."""
+    _train(run, passes=2, limit=0.5)
+
+
+def counts_replicas_equally(run: Any) -> None:
+    _train(run, passes=2)
+
+
+def normalizes_and_counts_replicas_equally(run: Any) -> None:
+    _train(run, passes=2, layers=(keras.layers.BatchNormalization(),))
+
+
+def synchronizes_statistics_and_counts_replicas_equally(run: Any) -> None:
+    _train(run, passes=2, layers=(keras.layers.BatchNormalization(synchronized=True),))
+
+
 def twice_the_rate_with_momentum(run: Any) -> None:
     _train(run, exact=True, momentum=0.5, rate=0.05 * run.num_replicas)
 
@@ -177,6 +201,31 @@ def clips_and_penalizes_on_each_replica(run: Any) -> None:
 def clips_on_each_replica_and_scales_a_bias(run: Any) -> None:
     """Each update follows from the clipped parts, whatever the program did to them before."""
     _train(run, exact=True, limit=0.5, factor_of_bias=1.5)
+
+
+def clips_on_each_replica_and_doubles_an_uneven_step(run: Any) -> None:
+    _train(run, limit=0.5, wrong_from=2)
+
+
+def counts_replicas_equally_and_doubles_a_later_step(run: Any) -> None:
+    _train(run, passes=2, wrong_from=4)
+
+
+def normalizes_and_doubles_an_uneven_step(run: Any) -> None:
+    _train(run, passes=2, layers=(keras.layers.BatchNormalization(),), wrong_from=5)
+
+
+def synchronizes_statistics_and_scales_a_bias(run: Any) -> None:
+    _train(run, passes=2, layers=(keras.layers.BatchNormalization(synchronized=True),), factor_of_bias=1.5)
+
+
+def clips_by_hand_on_each_replica(run: Any) -> None:
+    _train(run, exact=True, limit_by_hand=0.05)
+
+
+def clips_by_hand_on_each_replica_and_doubles_afterwards(run: Any) -> None:
+    """Looks like twice the limit."""
+    _train(run, exact=True, limit_by_hand=0.05, factor_after_clipping=2.0)
 
 
 def doubled_with_another_momentum(run: Any) -> None:

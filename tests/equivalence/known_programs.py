@@ -24,11 +24,17 @@ def _set(run: Any, *arrays: np.ndarray) -> tf.data.Dataset:
 
 
 def _fit(
-    run: Any, layers: Callable[[], list[Any]] = list, *, data: Any = None, loss: Any = "mse", **of_optimizer: Any
+    run: Any,
+    layers: Callable[[], list[Any]] = list,
+    *,
+    data: Any = None,
+    loss: Any = "mse",
+    rate: Any = 0.01,
+    **of_optimizer: Any,
 ) -> None:
     with run.strategy.scope():
         model = keras.Sequential([keras.Input((FEATURES,)), *layers(), LAYERS.Dense(1)])
-        model.compile(keras.optimizers.Adam(0.01, **of_optimizer), loss)
+        model.compile(keras.optimizers.Adam(rate, **of_optimizer), loss)
     run.watch(model=model)
     run.fit(model, data or _set(run, *_arrays()), epochs=2)
 
@@ -115,6 +121,31 @@ def shared_metrics_of_two_outputs(run: Any) -> None:
     run.fit(model, tf.data.Dataset.from_tensor_slices((x, (y, -y))).batch(run.global_batch_size), epochs=2)
 
 
+class Area(keras.metrics.AUC):
+    """Area whose value, not its state, is multiplied."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(name="area")
+        self._factor = factor
+
+    def result(self) -> Any:
+        return self._factor * super().result()
+
+
+def shared_counts_of_positives(run: Any, factor: float = 1.0) -> None:
+    x, _y = _arrays()
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), LAYERS.Dense(1, activation="sigmoid")])
+        metrics = [keras.metrics.Precision(), keras.metrics.Recall(), Area(factor)]
+        model.compile(keras.optimizers.SGD(0.05), "mse", metrics=metrics)
+    run.watch(model=model)
+    run.fit(model, _set(run, x, (x[:, :1] > 0).astype("float32")), epochs=2)
+
+
+def shared_counts_and_an_area_that_is_wrong(run: Any) -> None:
+    shared_counts_of_positives(run, 1.0 if run.num_replicas == 1 else 1.01)
+
+
 def shared_metrics_and_a_gradient_that_is_too_large(run: Any) -> None:
     _fit(run, loss=_scalar)
 
@@ -161,6 +192,26 @@ def strings(run: Any) -> None:
     run.fit(model, _set(run, words, y))
 
 
+def trained_before_strings(run: Any, watched: bool = False) -> None:
+    """A loop of the program, whose gradients are not divided by the number of replicas, before what Keras cannot do."""
+    with run.strategy.scope():
+        weight = tf.Variable(tf.zeros((FEATURES, 1)))
+    if watched:
+        run.watch(variables=[weight])
+
+    def of_replica(batch: Any) -> None:
+        features, target = batch
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(features @ weight - target))
+        gradient = tape.gradient(loss, weight)
+        weight.assign_sub(0.1 * tf.distribute.get_replica_context().all_reduce("SUM", gradient))
+
+    step = tf.function(lambda batch: run.strategy.run(of_replica, args=(batch,)))
+    for batch in run.strategy.experimental_distribute_dataset(_set(run, *_arrays())):
+        step(batch)
+    strings(run)
+
+
 def one_example(run: Any) -> None:
     _fit(run, data=_set(run, *_arrays(1)))
 
@@ -194,6 +245,59 @@ def normalized(run: Any) -> None:
     """Two batch normalizations, of which the second one gets other inputs than on one device."""
     block = lambda: [LAYERS.Dense(8), LAYERS.BatchNormalization(), LAYERS.ReLU()]  # noqa: E731
     _fit(run, lambda: [*block(), *block()])
+
+
+def normalized_while_the_rate_is_zero(run: Any) -> None:
+    """A warm-up: the first step changes the moving statistics, and no weight."""
+    rate = keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.0, 0.01])
+    block = lambda: [LAYERS.Dense(8), LAYERS.BatchNormalization(), LAYERS.ReLU()]  # noqa: E731
+    _fit(run, lambda: [*block(), *block()], rate=rate)
+
+
+def tuned_after_a_frozen_fit(run: Any, *first: Any) -> None:
+    """Transfer learning: the statistics stand still in the first fit, and differ in the first step of the second."""
+    block = lambda: [LAYERS.Dense(8), LAYERS.BatchNormalization(), LAYERS.ReLU()]  # noqa: E731
+    with run.strategy.scope():
+        base = keras.Sequential([keras.Input((FEATURES,)), *(one() for one in first), *block(), *block()])
+        model = keras.Sequential([keras.Input((FEATURES,)), base, LAYERS.Dense(1)])
+    run.watch(model=model)
+    for trainable, rate in ((False, 0.01), (True, 1e-4)):
+        base.trainable = trainable
+        with run.strategy.scope():
+            model.compile(keras.optimizers.Adam(rate), "mse")
+        run.watch(optimizer=model.optimizer)
+        run.fit(model, _set(run, *_arrays()), epochs=1)
+
+
+def tuned_with_a_state_of_the_program(run: Any) -> None:
+    tuned_after_a_frozen_fit(run, MeanOfInputs)
+
+
+class Rescaled(keras.Model):
+    """Model whose step multiplies the mean of Keras' own layer by the number of replicas: a mistake of the program."""
+
+    def __init__(self, *before: Any) -> None:
+        super().__init__()
+        self.norm = LAYERS.BatchNormalization()
+        self.inner = keras.Sequential([keras.Input((FEATURES,)), LAYERS.Dense(8), self.norm, *before, LAYERS.Dense(1)])
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.inner(x, training=training)
+
+    def train_step(self, data: Any) -> Any:
+        logs = super().train_step(data)
+        count = tf.distribute.get_strategy().num_replicas_in_sync
+        self.norm.moving_mean.assign(self.norm.moving_mean * tf.cast(count, self.norm.moving_mean.dtype))
+        return logs
+
+
+def dropout_and_a_mean_that_is_scaled(run: Any) -> None:
+    with run.strategy.scope():
+        model = Rescaled(LAYERS.Dropout(0.5))
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+        model.build((None, FEATURES))
+    run.watch(model=model)
+    run.fit(model, _set(run, *_arrays()), epochs=2)
 
 
 def normalized_and_synchronized(run: Any) -> None:

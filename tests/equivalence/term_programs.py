@@ -121,7 +121,7 @@ def right_masked_term_beside_another(run):
     _two_heads(run, lambda _run: _reduced)
 
 
-def _contrastive(run, first):
+def _of_pairs(run, first):
     """Both sides of a pair; the other side is gathered from all replicas."""
 
     def loss_of(run, errors, batch, model):
@@ -136,11 +136,11 @@ def _contrastive(run, first):
 
 
 def positives_lack_the_offset_of_the_replica(run):
-    _contrastive(run, lambda rows: 0)
+    _of_pairs(run, lambda rows: 0)
 
 
 def right_contrastive(run):
-    _contrastive(run, lambda rows: rows * _replica())
+    _of_pairs(run, lambda rows: rows * _replica())
 
 
 def _by_example(run, change):

@@ -82,7 +82,7 @@ def test_right_programs_pass(program):
             programs.every_replica_leaves_out_its_easiest_example,
             "batch-coupled-loss",
             "Gather what the loss compares",
-            "each part leaves out or selects some",
+            "the replica function leaves out or selects examples",
         ),
         (
             programs.one_term_is_a_mean_of_each_replica,

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import equivalence_programs as programs
 
 from pytest_ddl import check_training
+from pytest_ddl.cluster import overrides
 
 STRATEGIES = [
     "one_device",
@@ -39,6 +40,15 @@ def test_a_loss_that_is_not_divided_is_named(strategy):
     finding = report.findings[0]
     assert (finding.cause, finding.step) == ("gradient-scaled-by-replica-count", 1)
     assert finding.exact
+
+
+def test_changed_globals_are_searched_once_for_all_runs(monkeypatch):
+    """The search walks through all modules of the user, which takes longer than a run in a large project."""
+    searched = []
+    collect = overrides.collect
+    monkeypatch.setattr(overrides, "collect", lambda call: searched.append(call) or collect(call))
+    assert check_training(programs.loss_not_divided_by_the_global_batch, "mirrored", **GIVEN).verdict == "fail"
+    assert len([call for call in searched if programs.loss_not_divided_by_the_global_batch in call]) == 1
 
 
 @pytest.mark.nightly(each_commit=("multi_worker_mirrored",))

@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import coordinator_programs as programs
+import coordinator_timing_programs as timing
 
 from pytest_ddl import check_training
 from pytest_ddl.notes import NoteKind
@@ -63,14 +64,14 @@ def test_more_closures_than_steps_of_one_device_are_found():
 
 @pytest.mark.nightly
 def test_fewer_closures_after_the_last_record_are_found():
-    report = check_training(programs.omits_steps_after_the_last_record, "parameter_server", **GIVEN)
+    report = check_training(timing.omits_steps_after_the_last_record, "parameter_server", **GIVEN)
     assert [(finding.check, finding.cause) for finding in report.findings] == [("PS", "unequal-steps")], str(report)
     assert "the scheduled closures computed 10 updates, and one device 12" in str(report)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    "program", [programs.never_joins, programs.joins_after_recording, programs.never_joins_and_records_each_step]
+    "program", [timing.never_joins, timing.joins_after_recording, timing.never_joins_and_records_each_step]
 )
 def test_weights_that_are_read_before_the_closures_end_are_found(program):
     report = check_training(program, "parameter_server", **GIVEN)
@@ -86,9 +87,9 @@ def test_weights_that_are_read_before_the_closures_end_are_found(program):
 @pytest.mark.parametrize(
     "program",
     [
-        programs.records_each_closure,
-        programs.records_before_the_last_closures_end,
-        programs.records_every_fifth_step,
+        timing.records_each_closure,
+        timing.records_before_the_last_closures_end,
+        timing.records_every_fifth_step,
     ],
 )
 def test_a_program_that_joins_at_its_end_passes(program):
@@ -99,7 +100,7 @@ def test_a_program_that_joins_at_its_end_passes(program):
 
 @pytest.mark.nightly
 def test_weights_that_move_after_the_last_record_move():
-    report = check_training(programs.records_before_the_first_closure_ends, "parameter_server", **GIVEN)
+    report = check_training(timing.records_before_the_first_closure_ends, "parameter_server", **GIVEN)
     assert report.passed, str(report)
 
 
@@ -127,6 +128,16 @@ def test_examples_that_one_device_never_consumes_decide_nothing():
     report = check_training(programs.consumes_examples_of_its_own, "parameter_server", **GIVEN)
     assert report.verdict == "inconclusive", str(report)
     assert "were never consumed on one device" in str(report.inconclusive)
+
+
+@pytest.mark.parametrize(
+    ("program", "missing"), [(programs.consumes_half_of_the_data, 24), (programs.gives_one_batch_to_all_closures, 36)]
+)
+def test_examples_that_closures_never_consume_decide_nothing(program, missing):
+    report = check_training(program, "parameter_server", **GIVEN)
+    assert report.verdict == "inconclusive", str(report)
+    assert report.program_reasons
+    assert f"{missing} of 48 examples never" in str(report.inconclusive)
 
 
 def test_a_batch_that_is_no_argument_decides_nothing_in_another_order():

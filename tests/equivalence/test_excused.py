@@ -81,11 +81,82 @@ def test_steps_after_declared_clipping_are_compared_from_equal_weights():
 
 @pytest.mark.nightly
 @pytest.mark.slow
+def test_declared_clipping_of_means_over_uneven_parts_excuses_both_and_nothing_else():
+    expect = {"gradient-clipped-before-aggregation": "on purpose"}
+    right = programs.clips_on_each_replica_and_counts_replicas_equally
+    report = check_training(right, "mirrored", expect=expect, **GIVEN)
+    assert report.passed, str(report)
+    assert (TOLERATED,) in [finding.besides for finding in report.declared]
+    wrong = programs.clips_on_each_replica_and_doubles_an_uneven_step
+    report = check_training(wrong, "mirrored", expect=expect, **GIVEN)
+    assert not report.passed, str(report)
+    report = check_training(right, "mirrored", expect=expect, strict=True, **GIVEN)
+    assert report.verdict == "inconclusive", str(report)
+    assert check_training(right, "mirrored", expect={**expect, TOLERATED: "few"}, strict=True, **GIVEN).passed
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_steps_after_declared_means_over_uneven_parts_are_compared_from_equal_weights():
+    given = {**GIVEN, "expect": {TOLERATED: "few"}, "strict": True}
+    report = check_training(programs.counts_replicas_equally, "mirrored", **given)
+    assert report.passed, str(report)
+    report = check_training(programs.counts_replicas_equally_and_doubles_a_later_step, "mirrored", **given)
+    assert (DOUBLED, 5) in [(finding.cause, finding.step) for finding in report.findings], str(report)
+
+
+@pytest.mark.nightly(each_commit=("synchronizes_statistics_and_counts_replicas_equally",))
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "verdict"),
+    [
+        (programs.normalizes_and_counts_replicas_equally, "known"),
+        (programs.synchronizes_statistics_and_counts_replicas_equally, "pass"),
+    ],
+)
+def test_means_over_uneven_parts_are_recomputed_with_batch_normalization(program, verdict):
+    """One device takes its statistics from each example once, though it trains on copies."""
+    report = check_training(program, "mirrored", **GIVEN)
+    assert (report.verdict, report.doubts) == (verdict, ()), str(report)
+    assert [(found.cause, found.step, found.exact) for found in report.approximations] == [(TOLERATED, 3, True)]
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "step"),
+    [
+        (programs.normalizes_and_doubles_an_uneven_step, 6),
+        (programs.synchronizes_statistics_and_scales_a_bias, 1),
+    ],
+)
+def test_means_over_uneven_parts_excuse_no_other_update_with_batch_normalization(program, step):
+    report = check_training(program, "mirrored", **GIVEN)
+    assert (report.verdict, {found.step for found in report.findings}) == ("fail", {step}), str(report)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_declared_clipping_does_not_excuse_wrong_gradients_behind_it():
     expect = {"gradient-clipped-before-aggregation": "on purpose"}
     report = check_training(programs.clips_on_each_replica_and_scales_a_bias, "mirrored", expect=expect, **GIVEN)
     assert report.verdict == "inconclusive", str(report)
     assert any("a second defect behind it would not be seen" in reason for reason in report.inconclusive)
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "verdict"),
+    [
+        (programs.clips_by_hand_on_each_replica, "pass"),
+        (programs.clips_by_hand_on_each_replica_and_doubles_afterwards, "inconclusive"),
+    ],
+)
+def test_declared_clipping_does_not_excuse_another_limit(program, verdict):
+    expect = {"gradient-clipped-before-aggregation": "on purpose"}
+    report = check_training(program, "mirrored", expect=expect, **GIVEN)
+    assert report.verdict == verdict, str(report)
 
 
 @pytest.mark.nightly

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from pytest_ddl.equivalence.expectations import expectations_for, parse_expectations
@@ -82,3 +84,9 @@ AVERAGE, SEEN = _of_state("norm/moving_mean", "norm", 2, ("norm/moving_variance"
 def test_a_declaration_excuses_the_things_that_it_names(expect, excused):
     findings = [AVERAGE, SEEN]
     assert [findings[at] for at in sorted(parse_expectations(expect).excusing(findings))] == excused
+
+
+def test_a_declaration_without_a_name_is_for_a_known_behavior_first():
+    """The description of the behavior offers this key, and a state of the program must not come in its place."""
+    known = dataclasses.replace(AVERAGE, known="keras-batch-normalization")
+    assert parse_expectations([STATE]).excusing([SEEN, known]) == {1: STATE}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,11 @@ REPEATED, SCALED = "random-stream-repeated-across-replicas", "gradient-scaled-by
         ("mirrored", programs.positions, "keras-squares-of-parts"),
         ("mirrored", programs.normalized, "keras-batch-normalization"),
         ("mirrored", programs.normalized_and_weighted_by_class, "keras-batch-normalization"),
+        ("mirrored", programs.normalized_while_the_rate_is_zero, "keras-batch-normalization"),
+        ("mirrored", programs.tuned_after_a_frozen_fit, "keras-batch-normalization"),
         ("central_storage", programs.shared_metrics, "keras-metrics-central-storage"),
         ("central_storage", programs.shared_metrics_of_two_outputs, "keras-metrics-central-storage"),
+        ("central_storage", programs.shared_counts_of_positives, "keras-metrics-central-storage"),
         ("central_storage", programs.evaluated_with_shared_metrics, "keras-metrics-central-storage"),
         ("mirrored", programs.averages_that_overwrite, "keras-average-overwrites"),
         ("mirrored", programs.strings, "keras-fit-strings"),
@@ -61,7 +65,10 @@ def test_what_keras_does_by_itself_is_recognized(strategy, program, known):
         ("mirrored", programs.positions_and_a_gradient_that_is_too_large, SCALED),
         ("mirrored", programs.normalized_and_a_state_of_the_program, "state-not-aggregated"),
         ("mirrored", programs.weighted_by_class_and_a_state_of_the_program, "state-not-aggregated"),
+        ("mirrored", programs.tuned_with_a_state_of_the_program, "state-not-aggregated"),
+        ("mirrored", programs.dropout_and_a_mean_that_is_scaled, "state-scaled-by-replica-count"),
         ("central_storage", programs.shared_metrics_and_a_gradient_that_is_too_large, SCALED),
+        ("central_storage", programs.shared_counts_and_an_area_that_is_wrong, "metric-wrong"),
     ],
 )
 def test_a_mistake_of_the_program_fails_beside_it(strategy, program, cause):
@@ -69,6 +76,15 @@ def test_a_mistake_of_the_program_fails_beside_it(strategy, program, cause):
     assert report.verdict == "fail", str(report)
     assert report.findings[0].cause == cause, str(report)
     assert report.findings[0].known is None
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_training_before_a_known_end_that_no_step_recorded_is_no_pass(watched):
+    report = check_training(partial(programs.trained_before_strings, watched=watched), "mirrored", **GIVEN)
+    assert report.verdict == "inconclusive", str(report)
+    assert [doubt.check for doubt in report.doubts] == ["STEP-EQ"]
+    assert report.program_reasons
+    assert [behavior.id for behavior in report.known_behaviors] == ["keras-fit-strings"]
 
 
 @pytest.mark.parametrize(

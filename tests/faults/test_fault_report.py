@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_ddl.equivalence.findings import Finding
-from pytest_ddl.faults.page import write
 from pytest_ddl.faults.rank.fault import Fault
-from pytest_ddl.faults.report import FaultReport, Limits
+from pytest_ddl.faults.report import FaultReport, Limits, write
 from pytest_ddl.faults.verdict import MEANINGS, RECOVERED, RecoveryVerdict, Trial
 from pytest_ddl.hints import FrontEnd
 

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "checks"))
 from simulated_training import Program, simulate
 
 from pytest_ddl import check_training
-from pytest_ddl.faults.clashes import with_clashes
+from pytest_ddl.faults.judging import with_clashes
 from pytest_ddl.faults.report import FaultReport
 from pytest_ddl.records import RankRecord, WriteRecord
 from pytest_ddl.training import write_log

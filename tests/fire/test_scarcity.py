@@ -130,7 +130,8 @@ from pathlib import Path
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.config import resolve_without_pytest
-from pytest_ddl.harness import Harness, built_in_launchers
+from pytest_ddl.harness import Harness, XX
+from pytest_ddl.launchers import built_in_launchers
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.registry import StrategyRegistry
 

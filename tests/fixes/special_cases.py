@@ -27,6 +27,37 @@ CASES = (
         cause="gradient-scaled-by-replica-count",
     ),
     Case(
+        "average-of-a-part",
+        LOOP,
+        "loss",
+        """
+        part = global_batch_size // strategy.num_replicas_in_sync
+        loss = tf.nn.compute_average_loss(per_example_loss, global_batch_size=part)
+        """,
+        cause="gradient-scaled-by-replica-count",
+    ),
+    Case(
+        "average-of-a-part",
+        MODULE,
+        "loss",
+        """
+        part = global_batch_size // strategy.num_replicas_in_sync
+        loss = tf.nn.compute_average_loss(per_example_loss, global_batch_size=part)
+        """,
+        cause="gradient-scaled-by-replica-count",
+    ),
+    Case(
+        "sum-switched-off",
+        LOOP,
+        "apply",
+        "optimizer.apply_gradients(zip(gradients, model.trainable_variables), skip_gradients_aggregation=True)",
+        given={
+            "module": "import tf_keras as keras",
+            "scope": "optimizer.build(model.trainable_variables)",
+        },
+        cause="gradient-not-aggregated",
+    ),
+    Case(
         "assigned-mean",
         MODULE,
         "update",

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.guarding.copies import Bundle, Holding
+from pytest_ddl.guarding.guard import NOTHING, duplicated
 from pytest_ddl.guarding.judging import Moment, in_order, of_numbers, of_variables, text_of
-from pytest_ddl.guarding.shards import NOTHING, duplicated
 from pytest_ddl.records import VariableKind, VariableRecord
 from pytest_ddl.training.watching import Watched
 

@@ -23,7 +23,7 @@ from pytest_ddl.cluster.resources import ResourcesBusyError
 from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness
 from pytest_ddl.hosts import questions
-from pytest_ddl.hosts.devices import machine_of_hosts
+from pytest_ddl.hosts.placement import machine_of_hosts
 from pytest_ddl.hosts.transport import Host, TransportArguments
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.multi_worker_mirrored import MultiWorkerMirrored

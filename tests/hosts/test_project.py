@@ -13,6 +13,8 @@ from pytest_ddl.config import UsageError, resolve_without_pytest
 from pytest_ddl.harness import Harness
 from pytest_ddl.hosts import copies, questions
 from pytest_ddl.hosts.project import Project
+from pytest_ddl.hosts.transports.registry import built_in_transports
+from pytest_ddl.launchers import chosen_launcher
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 
@@ -125,10 +127,18 @@ def test_the_options_say_what_is_copied(tmp_path: Path) -> None:
     settings = resolve_without_pytest({"PYTEST_DDL_SYNC": "1", "PYTEST_DDL_SYNC_LIMIT": "7"})
     harness = Harness(settings, StrategyRegistry(), {}, folder=tmp_path / "session", root=tmp_path)
     project = harness._project()
-    assert project is not None
     assert (project.root, project.limit) == (str(tmp_path), 7.0)
     assert str(tmp_path / "session") in project.kept
-    assert Harness(resolve_without_pytest({}), StrategyRegistry(), {})._project() is None
+
+
+@pytest.mark.parametrize("sync", ["", "1"])
+def test_a_project_is_copied_only_if_the_user_wants_it(sync: str) -> None:
+    asked: list[str] = []
+    settings = resolve_without_pytest(
+        {"PYTEST_DDL_LAUNCHER": "ssh", "PYTEST_DDL_HOSTS": "a,b", "PYTEST_DDL_SYNC": sync}
+    )
+    chosen_launcher(settings, {}, built_in_transports(), lambda: asked.append("project"))  # type: ignore[arg-type, return-value]
+    assert asked == ["project"] * bool(sync)
 
 
 def test_one_folder_has_one_fingerprint_and_a_copy_has_another(tmp_path: Path) -> None:

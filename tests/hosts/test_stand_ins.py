@@ -172,7 +172,8 @@ def test_missing_programs_are_named(
 
 def test_a_program_that_fails_is_quoted(stand_in: Stand) -> None:
     folder = stand_in("kubectl")
-    (folder / "kubectl").write_text("#!/bin/sh\necho the server is away >&2\nexit 1\n")
+    logged = 'E1128 12:00:00.000001    77 memcache.go:265] "Unhandled Error" err="could not get the groups"'
+    (folder / "kubectl").write_text(f"#!/bin/sh\necho '{logged}' >&2\necho the server is away >&2\nexit 1\n")
     with pytest.raises(TransportError, match=r"`kubectl get pods -l a=b -o json` failed: the server is away$"):
         Kubernetes(given("kubernetes", pods="a=b")).hosts()
 

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ddl import batch_records, records
+from pytest_ddl import records, step_records
 from pytest_ddl.equivalence.evidence.slices import Pairing, Slices
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.strategies.spec import Capabilities
 
 ROOT = Path(__file__).parents[2]
-_ALL = (*vars(records).values(), *vars(batch_records).values(), Capabilities, NoteKind, Pairing, Slices)
+_ALL = (*vars(records).values(), *vars(step_records).values(), Capabilities, NoteKind, Pairing, Slices)
 CLASSES = {kind.__name__: kind for kind in _ALL if isinstance(kind, type) and is_dataclass(kind)}
 ENUMS = {kind.__name__: kind for kind in _ALL if isinstance(kind, type) and issubclass(kind, Enum)}
 

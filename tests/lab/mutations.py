@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pytest_ddl.equivalence.evidence.bounds import Bound
 from pytest_ddl.equivalence.evidence.gradients import slack
-from pytest_ddl.equivalence.evidence.tolerance import Bound, Tolerance
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.records import BatchRecord, GradientRecord, RankRecord, StepRecord, TrainingRecord
 from tests.lab.walk import Field, Item, Key, Path, Place, drop, get, is_leaf, of_variables, put, siblings, step_of
 

@@ -12,9 +12,9 @@ from pytest_ddl.pages.distances import MOST_STEPS, Distances, measured
 from pytest_ddl.pages.examples import examples
 from pytest_ddl.pages.heat_map import heat_map
 from pytest_ddl.pages.losses import losses
-from pytest_ddl.pages.numbers import decades, shown
 from pytest_ddl.pages.picture import Picture, step_ticks
 from pytest_ddl.records import RankRecord, TrainingRecord
+from pytest_ddl.web.units import decades, shown
 from tests.pages.made import Element, parsed, report_of
 
 WORKERS = {"replicas": 4, "workers": 2}

@@ -290,7 +290,7 @@ PLANTED = (
     planted("", numbered_examples_are_flipped_by_the_worker, "examples-altered", strategies=WORKERS),
     planted("", optimizer_begins_anew_when_weights_are_reloaded, "resume-lost-state", steps=4),
     planted("", data_ends_early_because_batches_are_too_large, "global-batch-wrong"),
-    planted("", equal_parts_are_never_reduced, "gradient-not-aggregated"),
+    planted("", equal_parts_are_never_reduced, "gradient-not-aggregated", expect_of_twin=("examples-equal",)),
     planted("", evaluation_pads_its_last_batch, "examples-duplicated", "metric-wrong", strategies=("mirrored",)),
     planted("", embedding_loss_is_multiplied_by_the_workers, SCALED, strategies=("parameter_server",)),
 )

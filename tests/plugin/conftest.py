@@ -1,6 +1,6 @@
 """Runs pytest on small projects in a process of its own and says what became of every test, and what was left behind.
 
-A run imports TensorFlow, which costs seconds: so a module has one project with many small tests in it, run
+A run costs a second, or several if it imports TensorFlow: so a module has one project with many small tests in it, run
 once, and its tests look at one behaviour each.
 """
 
@@ -21,7 +21,10 @@ from textwrap import dedent
 import psutil
 import pytest
 
-MARK = "DDL_TESTED_RUN"
+from pytest_ddl.cluster.warm import servers as warm
+from pytest_ddl.harness import process_harness
+
+MARK = "_PYTEST_DDL_TESTED_RUN"
 """Environment variable that every process of a run inherits."""
 PATIENT = {
     "patient.py": """
@@ -76,9 +79,16 @@ class Project:
 
     folder: Path
     temporary: Path
+    server: warm.Server
+    """What the runs fork their zygotes from, unless they have another environment."""
+    before: set[psutil.Process] = field(init=False)
+    """What the server had forked before."""
     marks: list[str] = field(default_factory=list)
     prefix: list[str] = field(default_factory=list)
     """Beginning of the command, such as that of ``nsenter``."""
+
+    def __post_init__(self) -> None:
+        self.before = self._forked()
 
     def write(self, name: str, text: str) -> Project:
         path = self.folder / name
@@ -91,6 +101,8 @@ class Project:
         self.marks.append(uuid.uuid4().hex)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         environ = {**kept, "TMPDIR": str(self.temporary), MARK: self.marks[-1], **(env or {})}
+        if not self.prefix and self._server_fits(environ):
+            environ.setdefault("PYTEST_DDL_WARM", "1")
         command = [*self.prefix, sys.executable, *([] if python else ["-m", "pytest"]), *args]
         return subprocess.Popen(
             command,
@@ -133,7 +145,22 @@ class Project:
 
     def running(self) -> list[psutil.Process]:
         """Processes of the runs so far."""
-        return [process for process in psutil.process_iter() if _environ(process).get(MARK) in self.marks]
+        marked = {process for process in psutil.process_iter() if _environ(process).get(MARK) in self.marks}
+        # A run that finds no server that fits leaves one on purpose.
+        left = {process for process in marked if "pytest_ddl.cluster.warm.server" not in " ".join(_command(process))}
+        return list(left | (self._forked() - self.before))
+
+    def _server_fits(self, environ: Mapping[str, str]) -> bool:
+        """Return whether a run can use the server."""
+        of_ranks = {**process_harness().worker_environ(), **environ}
+        return warm.key_of(of_ranks) == self.server.key
+
+    def _forked(self) -> set[psutil.Process]:
+        """Return what the server has forked. It has the server's environment, and so no mark."""
+        try:
+            return set(psutil.Process(self.server.pid).children(recursive=True))
+        except psutil.NoSuchProcess:
+            return set()
 
     def files(self) -> list[str]:
         """What lies in the temporary folder, pytest's own ``tmp_path`` folders left out."""
@@ -178,12 +205,12 @@ def _read(report: Path) -> dict[str, Case]:
 
 
 @pytest.fixture(scope="session")
-def new_project(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Project]:
+def new_project(tmp_path_factory: pytest.TempPathFactory, warm_server: warm.Server) -> Callable[..., Project]:
     """Make a project of files given as text: ``new_project({"test_x.py": "…"})``."""
 
     def make(files: Mapping[str, str]) -> Project:
         base = tmp_path_factory.mktemp("project")
-        project = Project(base / "project", base / "tmp")
+        project = Project(base / "project", base / "tmp", warm_server)
         project.temporary.mkdir()
         project.write("pytest.ini", "[pytest]\n")
         for name, text in files.items():

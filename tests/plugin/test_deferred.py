@@ -151,7 +151,8 @@ def test_run_does_not_import_tensorflow(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.nightly
-def test_run_without_the_option_imports_tensorflow(pytester: pytest.Pytester) -> None:
+def test_run_without_the_option_imports_tensorflow(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_DDL_WARM")
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(TEST)
     result = pytester.runpytest_subprocess("--ddl-strategy=mirrored", "-s", "-k", "in_ranks")

@@ -220,6 +220,19 @@ GIVEN = """
     def test_given_xfail(ddl_strategy, number):
         raise ValueError
 
+    @pytest.mark.xfail(reason="known", strict=True)
+    @few
+    @given(number=st.integers())
+    def test_given_xfail_strict(ddl_strategy, number):
+        raise ValueError
+
+    @pytest.mark.xfail(reason="known", strict=True)
+    @few
+    @given(number=st.integers())
+    def test_given_xfail_strict_on_one_rank(ddl_strategy, number):
+        if current_rank().rank == 1:
+            raise ValueError
+
     @settings(max_examples=3, database=None, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
     @given(number=st.integers(0, 50))
     def test_given_in_the_controller(ddl_cluster, number):
@@ -352,3 +365,9 @@ def test_no_example_is_no_pass(run: Any) -> None:
 
 def test_an_expected_failure_of_examples(run: Any) -> None:
     assert run["test_given_xfail" + LABEL].outcome == "xfailed"
+    assert run["test_given_xfail_strict" + LABEL].outcome == "xfailed"
+
+
+def test_a_strict_expectation_of_examples_is_that_of_all_ranks(run: Any) -> None:
+    case = run["test_given_xfail_strict_on_one_rank" + LABEL]
+    assert (case.outcome, "rank 0 of 2 did not fail, although xfail(strict=True)" in case.text) == ("failed", True)

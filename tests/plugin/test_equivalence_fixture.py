@@ -62,7 +62,7 @@ PROJECT = {
             checks.append(Check("ARITHMETIC", undecided, "rounding is small enough", "nothing"))
     """,
     "test_equivalence.py": """
-        import pytest
+        import pytest, threading
         from pytest_ddl import DivergenceError
         from programs import right, scaled
 
@@ -124,6 +124,22 @@ PROJECT = {
             with pytest.raises(TypeError, match="batch"):
                 ddl_equivalence(right, batch=3)
 
+        def in_a_thread(compare, train):
+            thread = threading.Thread(target=lambda: compare(train, **SIZES))
+            thread.start()
+            return thread
+
+        def test_right_in_a_thread(ddl_equivalence):
+            in_a_thread(ddl_equivalence, right).join()
+
+        @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+        def test_wrong_in_a_thread(ddl_equivalence):
+            in_a_thread(ddl_equivalence, scaled).join()
+
+        @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+        def test_wrong_in_a_thread_that_is_not_joined(ddl_equivalence):
+            in_a_thread(ddl_equivalence, scaled)
+
         def test_wrong_argument(ddl_equivalence):
             ddl_equivalence(right, global_batch_sise=3)
 
@@ -182,6 +198,13 @@ def test_a_divergence_fails_with_its_cause(run: Any) -> None:
     case = run["test_wrong" + LABEL]
     assert case.outcome == "failed"
     assert "gradient-scaled-by-replica-count" in case.text
+
+
+@pytest.mark.parametrize("name", ["test_wrong_in_a_thread", "test_wrong_in_a_thread_that_is_not_joined"])
+def test_a_divergence_in_a_thread_fails_the_test(run: Any, name: str) -> None:
+    case = run[name + LABEL]
+    assert (case.outcome, "gradient-scaled-by-replica-count" in case.text) == ("failed", True), case.text
+    assert run["test_right_in_a_thread" + LABEL].outcome == "passed"
 
 
 def test_nothing_compared_is_a_failure(run: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,6 +100,11 @@ PROJECT = {
 
         def test_prints(ddl_strategy):
             print(f"printed on {current_rank().rank}")
+            logging.getLogger("mine").warning("logged on rank %d", current_rank().rank)
+            assert False
+
+        def test_prints_much(ddl_strategy):
+            print("begin", "much " * 1_000_000, "end", sep="\\n")
             assert False
 
         def test_tmp_path(ddl_strategy, tmp_path, tmp_path_factory):
@@ -130,6 +136,21 @@ PROJECT = {
         @pytest.mark.xfail(strict=True)
         def test_xpass_strict(ddl_strategy):
             pass
+
+        @pytest.mark.xfail(strict=True, reason="known")
+        def test_xfail_strict(ddl_strategy):
+            raise ValueError(current_rank().rank)
+
+        @pytest.mark.xfail(strict=True, reason="known")
+        def test_xfail_strict_on_one_rank(ddl_strategy):
+            if current_rank().rank == 1:
+                raise ValueError("alone")
+
+        @pytest.mark.xfail(strict=True, reason="known")
+        def test_xfail_strict_by_death_of_one(ddl_strategy):
+            if current_rank().rank == 1:
+                import os
+                os._exit(3)
 
         @pytest.mark.xfail
         def test_xpass(ddl_strategy):
@@ -255,14 +276,24 @@ def test_skips_with_the_reason(run: Any, name: str, reason: str) -> None:
     assert (case.outcome, reason in case.text) == ("skipped", True), case.text
 
 
-@pytest.mark.parametrize("name", ["test_xfail", "test_xfail_on_one_rank", "test_xfail_by_death"])
+@pytest.mark.parametrize("name", ["test_xfail", "test_xfail_on_one_rank", "test_xfail_by_death", "test_xfail_strict"])
 def test_expected_failures(run: Any, name: str) -> None:
     assert run[f"{name}[{LABEL}]"].outcome == "xfailed", run[f"{name}[{LABEL}]"].text
 
 
+def test_an_expected_failure_of_one_rank_says_so(run: Any) -> None:
+    text = run[f"test_xfail_on_one_rank[{LABEL}]"].text
+    assert "known on rank 1 [rank 0 of 2 xpassed; rank 1 of 2 xfailed (ValueError)]" in text
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("test_xfail_for_another_reason", "ValueError: not a key"), ("test_xpass_strict", "XPASS(strict)")],
+    [
+        ("test_xfail_for_another_reason", "ValueError: not a key"),
+        ("test_xpass_strict", "XPASS(strict)"),
+        ("test_xfail_strict_on_one_rank", "rank 0 of 2 xpassed; rank 1 of 2 xfailed (ValueError: alone)"),
+        ("test_xfail_strict_by_death_of_one", "the ranks disagree: rank 0 of 2 xpassed"),
+    ],
 )
 def test_expectations_that_are_not_met(run: Any, name: str, text: str) -> None:
     case = run[f"{name}[{LABEL}]"]
@@ -290,6 +321,26 @@ def test_log_records_are_labelled_by_rank(run: Any) -> None:
     text = run[f"test_caplog[{LABEL}]"].text
     assert "logged on 0" in text
     assert "logged on 1" in text
+
+
+def test_log_records_of_a_failure_are_those_of_all_ranks(run: Any) -> None:
+    failure = run.stdout.split(f"test_prints[{LABEL}] ___")[1].split("\n____")[0]
+    for rank in (0, 1):
+        assert re.search(
+            rf"Captured log call \[rank {rank}\] -+\nWARNING +mine:\S+ logged on rank {rank}\n", failure
+        ), failure
+
+
+def test_long_output_is_cut_and_is_in_a_file(run: Any) -> None:
+    failure = run.stdout.split(f"test_prints_much[{LABEL}] ___")[1].split("\n____")[0]
+    assert len(failure) < 60_000
+    for rank in (0, 1):
+        shown = failure.split(f"Captured stdout call [rank {rank}] ---")[1]
+        path = re.search(r"All 5,000,011 are in (\S+) …", shown)
+        assert path is not None, shown
+        text = Path(path[1]).read_text()
+        assert (text.startswith("begin\nmuch "), text.endswith(" \nend\n"), len(text)) == (True, True, 5_000_011)
+        assert "much \nend" in shown
 
 
 def test_failing_subtests_fail_the_test(run: Any) -> None:

@@ -37,7 +37,8 @@ def test_what_processes_left_that_were_killed_together_is_removed(
     new_project: Callable[..., Project],
 ) -> None:
     project = new_project({"test_waits.py": _WAITS, "test_passes.py": _PASSES})
-    process = project.start("test_waits.py")
+    # A warm server would adopt the daemons of a zygote that was killed, and end them.
+    process = project.start("test_waits.py", env={"PYTEST_DDL_WARM": "0"})
     wait_until(lambda: all((project.folder / f"ready-{rank}").exists() for rank in range(2)), seconds=120.0)
     running = project.running()
     daemons = [one for one in running if one.name() == "sleep"]

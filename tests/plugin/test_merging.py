@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from pytest_ddl.cluster.cluster import Answer, Fate
 from pytest_ddl.cluster.protocol import UNEXPECTED_PASS, PhaseResult
+from pytest_ddl.items.long_output import LONGEST, shortened
 from pytest_ddl.items.merge import collection_differs, is_unexpected_pass, merge_phase
 
 SKIPPED = ("test_x.py", 3, "Skipped: alone")
@@ -96,11 +98,21 @@ def test_a_subtest_that_a_rank_lacks_fails(item: Any, outcome: str) -> None:
 def test_a_subtest_of_a_test_that_is_expected_to_fail_may_fail_on_one_rank(
     item: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    marked = [pytest.mark.xfail]
+    marked = [pytest.mark.xfail(strict=False).mark]
     with monkeypatch.context() as patch:
         patch.setattr(item, "iter_markers", lambda name: iter(marked if name == "xfail" else ()))
         subtest, _main = _merge(item, _subtest(item, "passed"), _subtest(item, "skipped", "known", wasxfail="known"))
     assert (subtest.outcome, subtest.wasxfail) == ("skipped", "known")
+
+
+def test_a_subtest_of_a_strict_expectation_fails_on_all_ranks(item: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    marked = [pytest.mark.xfail(strict=True).mark]
+    failed, passed = _subtest(item, "skipped", "known", wasxfail="known"), _subtest(item, "passed")
+    with monkeypatch.context() as patch:
+        patch.setattr(item, "iter_markers", lambda name: iter(marked if name == "xfail" else ()))
+        (alike, _main), (apart, main) = _merge(item, failed, failed), _merge(item, passed, failed)
+    assert (alike.outcome, apart.outcome, main.outcome) == ("skipped", "failed", "failed")
+    assert "rank 0 of 2 passed; rank 1 of 2 xfailed" in apart.longreprtext
 
 
 def test_a_rank_that_failed_as_expected_is_said_to_have(item: Any) -> None:
@@ -146,3 +158,23 @@ def test_an_unexpected_pass_is_known_by_its_mark_and_not_by_its_text(item: Any) 
     (report,) = merge_phase(item, "call", [passed, alike])
     assert not is_unexpected_pass(report)
     assert "rank 0 of 2 xpassed" in report.longreprtext
+
+
+def test_long_output_is_shown_whole_if_no_file_can_have_it() -> None:
+    def full(_name: str) -> Any:
+        raise OSError("no space")
+
+    section = "Captured stdout call", "a" * (LONGEST + 1)
+    for config in (SimpleNamespace(), SimpleNamespace(_tmp_path_factory=SimpleNamespace(mktemp=full))):
+        assert shortened(config, *section) == section  # type: ignore[arg-type]
+
+
+def test_long_output_keeps_its_two_ends(tmp_path: Path) -> None:
+    config: Any = SimpleNamespace(_tmp_path_factory=SimpleNamespace(mktemp=lambda _name: tmp_path))
+    text = "a" * LONGEST + "b" * LONGEST
+    _title, shown = shortened(config, "Captured stdout call [rank 1]", text)
+    path = tmp_path / "Captured-stdout-call-rank-1.txt"
+    assert path.read_text() == text
+    first, note, last = shown.split("\n\n")
+    assert (first, last) == ("a" * (LONGEST // 2), "b" * (LONGEST // 2))
+    assert note == f"… 20,000 characters are not shown. All 40,000 are in {path} …"

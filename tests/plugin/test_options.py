@@ -120,6 +120,14 @@ def test_defaults_are_not_in_the_header(pytester: pytest.Pytester) -> None:
     assert "ddl:" not in run(pytester).stdout.str()
 
 
+@pytest.mark.parametrize("arguments", [("-n", "2"), ("-nauto",), ("--numprocesses=2",)])
+def test_without_xdist_the_error_says_what_to_install(pytester: pytest.Pytester, arguments: tuple[str, ...]) -> None:
+    pytester.makepyfile("def test_y(): pass")
+    result = run(pytester, "-p", "no:xdist", *arguments)
+    result.stderr.fnmatch_lines(["*unrecognized arguments: *", "*-n: needs pytest-xdist: pip install pytest-xdist"])
+    assert "xdist" not in run(pytester, "-p", "no:xdist", "-k", "-n").stderr.str()
+
+
 def test_an_unknown_environment_variable_warns(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_DDL_TIMEUOT", "3")
     pytester.makepyfile("def test_y(): pass")

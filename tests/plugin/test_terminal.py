@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.terminal import TITLE, cause_in_one_line
+from pytest_ddl.hints import FrontEnd
+from pytest_ddl.terminal import KNOWN_BEHAVIOR, NOT_COMPARED, TITLE, _show_known, cause_in_one_line
 
 SHOWING = """
     from pytest_ddl.terminal import status_line
@@ -134,3 +135,82 @@ def test_summary_begins_with_the_cause_and_groups_reasons(new_project: Callable[
     assert "1 xfailed: not written yet" in section
     assert "nothing to do with strategies" not in section
     assert "comparing" not in run.stdout
+
+
+def test_a_log_says_what_a_long_comparison_does(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_some="""
+            import itertools, time
+            from pytest_ddl.terminal import status_line
+
+            def test_long(request, monkeypatch):
+                clock = itertools.count(step=20.0)
+                with monkeypatch.context() as patched:
+                    patched.setattr(time, "monotonic", lambda: next(clock))
+                    with status_line(request.config) as show:
+                        show("first, after 20 seconds")
+                        show("second, after 40 seconds")
+                        show("third, after 20 more")
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1)
+    assert "\nsecond, after 40 seconds\n" in result.stdout.str()
+    assert "first" not in result.stdout.str()
+    assert "third" not in result.stdout.str()
+
+
+def test_an_interrupted_run_of_xdist_names_the_tests_that_had_begun(pytester: pytest.Pytester) -> None:
+    """One worker interrupts the controller once the other has begun, too."""
+    pytester.makepyfile(
+        test_some="""
+            import os, pathlib, signal, time
+
+            def test_ended():
+                pass
+
+            def test_interrupting():
+                while not pathlib.Path("begun").exists():
+                    time.sleep(0.01)
+                os.kill(os.getppid(), signal.SIGINT)
+                time.sleep(60)
+
+            def test_interrupted():
+                pathlib.Path("begun").touch()
+                time.sleep(60)
+        """
+    )
+    given = ("-p", "no:cacheprovider", "-n2", "--dist=load", "--maxschedchunk=1")
+    result = pytester.runpytest_subprocess(*given)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    _before, title, after = result.stdout.str().partition("interrupted before they ended")
+    assert title
+    assert "test_some.py::test_interrupt" in after
+    assert "test_some.py::test_ended" not in after
+
+
+@pytest.mark.parametrize(
+    ("ended", "count"),
+    [((), "2 tests: "), (("a",), "2 tests, 1 of them not compared: "), (("a", "b"), "2 tests, not compared: ")],
+    ids=["none", "one", "all"],
+)
+def test_a_known_behavior_that_ended_a_run_is_told_from_one_that_was_compared(
+    ended: tuple[str, ...], count: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "keras-fit-multi-worker"
+    reports = [
+        SimpleNamespace(
+            nodeid=test, user_properties=[(KNOWN_BEHAVIOR, name), *([(NOT_COMPARED, name)] if test in ended else [])]
+        )
+        for test in ("a", "b")
+    ]
+    written: list[str] = []
+    reporter = SimpleNamespace(
+        getreports=lambda outcome: reports if outcome == "xfailed" else [],
+        section=written.append,
+        write_line=written.append,
+        config=None,
+    )
+    monkeypatch.setattr("pytest_ddl.terminal.front_end_of", lambda _config: FrontEnd.TEST)
+    _show_known(reporter)
+    assert written[1].startswith(f"{name}: {count}Model.fit does not work"), written

@@ -16,8 +16,9 @@ from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.cluster.protocol import RequestKind
 from pytest_ddl.config import resolve_without_pytest
-from pytest_ddl.harness import Harness, built_in_launchers
+from pytest_ddl.harness import Harness
 from pytest_ddl.items.selection import DdlMark
+from pytest_ddl.launchers import built_in_launchers
 from pytest_ddl.strategies.registry import StrategyRegistry
 from tests.polling import wait_until
 from tests.soak.counting import SAMPLES, Counts, Growth, resident, table

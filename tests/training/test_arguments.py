@@ -5,7 +5,7 @@ from __future__ import annotations
 import argument_programs as programs
 import pytest
 
-from pytest_ddl.batch_records import BatchOrigin
+from pytest_ddl.step_records import BatchOrigin
 
 GIVEN = {"global_batch_size": 8, "steps": 2}
 ELEMENT, DERIVED, ARGUMENT = BatchOrigin.ELEMENT, BatchOrigin.DERIVED, BatchOrigin.ARGUMENT

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from pytest_ddl.batch_records import InputRecord
+from pytest_ddl.step_records import InputRecord
 from pytest_ddl.training import fingerprint
 from pytest_ddl.training.consumption import Consumption, Digest, Part, as_ids, digest
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import training_programs as programs
 
-from pytest_ddl.training.data import move_by_ulp, prepare
+from pytest_ddl.training.data import move_by_ulp, prepare, prepare_arrays
 from pytest_ddl.training.environment import WidePolicies
 from pytest_ddl.training.observers.casts import Casts
 from pytest_ddl.training.roundings import longest_chain
@@ -42,6 +42,16 @@ def test_data_moves_by_the_ulp_of_the_half_precision_type(given):
     changed = tf.cast(moved, tf.bfloat16) != tf.cast(before, tf.bfloat16)
     assert changed.numpy().tolist() == [True, True, False]  # whole numbers may be labels
     assert labels.numpy().tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("given", ["dataset", "array"])
+def test_data_moves_by_as_many_ulps_as_asked(given):
+    before = np.array([0.3, 5.7, 2.0], "float32")
+    settings = RunSettings(perturbation=1, ulps=400)
+    moved = prepare_arrays(before, settings)
+    if given == "dataset":
+        ((moved,),) = prepare(tf.data.Dataset.from_tensors((before,)), settings)
+    assert (np.abs(moved - before) / np.spacing(before)).tolist() == [400, 400, 0]  # whole numbers may be labels
 
 
 @pytest.mark.parametrize("flavor", ["keras", "tf_keras"])

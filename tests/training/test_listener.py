@@ -102,7 +102,7 @@ BATCH = ["begin_step", "end_step"]
         (
             by_keras,
             9,
-            ["watch", "begin_call", "fact", "begin"]
+            ["watch", "begin_call", "add_facts", "begin"]
             + ["begin_step", "step_done", "end_update", "end_step"] * 2
             + ["end_of_steps", "result"]
             + ["begin_phase", "end_phase", "result", "end_without_step"] * 2,

@@ -45,3 +45,18 @@ def test_a_model_that_is_not_watched_is_named(ranks):
 )
 def test_what_moves_in_the_first_step_only_is_named(ranks, strategy, program):
     assert unwatched(ranks(strategy, program, **GIVEN)) == [["hidden"]]
+
+
+AFTERWARDS = ["one_device", "mirrored", "multi_worker_mirrored"]
+
+
+@pytest.mark.parametrize("strategy", AFTERWARDS)
+def test_what_is_trained_after_the_last_step_is_named(ranks, strategy):
+    for record in ranks(strategy, programs.trains_afterwards, **GIVEN):
+        assert [name[-1] for name in unwatched([record])] == ["kernel", "bias", "kernel", "bias"]
+
+
+@pytest.mark.parametrize("strategy", AFTERWARDS)
+@pytest.mark.parametrize("program", [programs.looks_at_gradients_afterwards, programs.evaluates_afterwards])
+def test_what_stands_still_or_has_no_gradient_after_the_last_step_is_not_named(ranks, strategy, program):
+    assert unwatched(ranks(strategy, program, **GIVEN)) == []

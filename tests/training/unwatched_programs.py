@@ -125,3 +125,42 @@ def moves_once_by_graph(run):
 
 def moves_once_by_forward_mode(run):
     _descend(run, _forward, 3)
+
+
+def _afterwards(run, rate):
+    """After the last recorded step, apply gradients of a second model that is not watched."""
+    watches_all(run)
+    model, _optimizer = programs.make(run)
+    with run.strategy.scope():
+        optimizer = tf.keras.optimizers.SGD(rate)
+        optimizer.build(model.trainable_variables)
+    step = programs.step_of(run, model, optimizer)
+    iterator = iter(run.strategy.experimental_distribute_dataset(programs.batched(40, run.global_batch_size)))
+    for _number in range(2):
+        step(iterator)
+
+
+def trains_afterwards(run):
+    _afterwards(run, 0.1)
+
+
+def looks_at_gradients_afterwards(run):
+    """The rate is 0, so that nothing moves."""
+    _afterwards(run, 0.0)
+
+
+def evaluates_afterwards(run):
+    """Without a gradient, the second model is evaluated, its statistics are estimated anew, and it is restored."""
+    watches_all(run)
+    with run.strategy.scope():
+        model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.BatchNormalization()])
+        total = tf.keras.metrics.Mean()
+    saved = model.get_weights()
+
+    @tf.function
+    def estimate(batch):
+        run.strategy.run(lambda x, _y: total.update_state(model(x, training=True)), args=batch)
+
+    for batch in run.strategy.experimental_distribute_dataset(programs.batched(40, run.global_batch_size)):
+        estimate(batch)
+    model.set_weights(saved)

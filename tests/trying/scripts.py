@@ -123,13 +123,15 @@ with strategy.scope():
 model.fit(x, x[:, :1], batch_size=8)
 """
 
+CONSTANT_DATA = OF_KAGGLE.replace("x = np.random.default_rng(0).normal(size=(64, 3))", "x = np.ones((64, 3))")
+
 OWN_LOOP_WITHOUT_STRATEGY = """
 import keras
 import tensorflow as tf
 
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
 optimizer = keras.optimizers.SGD(0.1)
-for x in tf.data.Dataset.from_tensor_slices(tf.ones((40, 4))).batch(4):
+for x in tf.data.Dataset.from_tensor_slices(keras.random.normal((40, 4), seed=1)).batch(4):
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(model(x) ** 2)
     optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
@@ -185,6 +187,12 @@ for epoch in range(3):
     checkpoint.save("training_checkpoints/ckpt")
     print(epoch, float(total))
 """
+
+COUNTED = LOOP.replace(
+    "    checkpoint =",
+    "    seen = tf.Variable(0.0, trainable=False, aggregation=tf.VariableAggregation.SUM)\n    checkpoint =",
+).replace("    return loss\n", "    seen.assign_add(tf.cast(tf.shape(x)[0], tf.float32))\n    return loss\n")
+"""It counts its examples in a variable of its own."""
 
 AVERAGE = "tf.nn.compute_average_loss(losses, global_batch_size=GLOBAL_BATCH_SIZE)"
 DATA = LOOP[LOOP.index("# data") : LOOP.index("# end of data")]
@@ -289,7 +297,7 @@ with strategy.scope():
     model.compile(loss="mse", optimizer=tf.keras.optimizers.SGD(0.1))
 if os.path.exists("/tmp/pytest-ddl-a-name-of-its-own.weights.h5"):
     model.load_weights("/tmp/pytest-ddl-a-name-of-its-own.weights.h5")
-model.fit(tf.data.Dataset.from_tensors((tf.ones(4), tf.ones(1))).repeat(32).batch(8))
+model.fit(tf.data.Dataset.range(32).map(lambda n: (tf.cast([n, 1, 2, 3], tf.float32) / 32, tf.ones(1))).batch(8))
 model.save_weights("/tmp/pytest-ddl-a-name-of-its-own.weights.h5")
 """
 

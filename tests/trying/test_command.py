@@ -56,6 +56,16 @@ def test_a_run_that_decides_nothing_does_not_succeed(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.slow
+def test_constant_data_decides_nothing_though_another_strategy_ends_by_a_known_behavior(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(scripts.CONSTANT_DATA)
+    result = call(tmp_path, "script.py", "--strategy=mirrored,multi_worker_mirrored")
+    assert result.returncode == 1, result.stdout
+    assert "1 xfailed, 1 undecided" in result.stdout
+    assert "undecided: DATA-COVER: all replicas consumed equal examples" in result.stdout
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_rows_for_validation_stay_those_that_the_script_has(tmp_path: Path) -> None:
     """The script is cut to 4 batches, of which a tenth are 15 rows, and no two replicas can share these evenly."""
     (tmp_path / "script.py").write_text(scripts.DROPOUT_AND_SPLIT)

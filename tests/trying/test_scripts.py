@@ -44,7 +44,7 @@ def cause_of(path: Path, code: str, compare: pytest_ddl.Equivalence) -> str | No
     [
         "FIT", "NO_STRATEGY", "LOOP", "FROM_FUNCTION", "TWO_WORKERS", "OWN_ITERATOR", "EAGER", "COORDINATOR_LOOP",
         "OWN_DEFAULT", "RESTORES", "UNEVEN_FROM_FUNCTION", "METRIC_BEFORE_LOSS", "INNER_STEPS", "OF_KAGGLE", "CLEARED",
-        "EPOCHS_IN_A_FUNCTION", "AUGMENTED", "AUGMENTED_BY_LAYERS",
+        "EPOCHS_IN_A_FUNCTION", "COUNTED", "AUGMENTED", "AUGMENTED_BY_LAYERS",
     ],
 )  # fmt: skip
 def test_a_right_script_passes(name: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
@@ -58,6 +58,14 @@ def test_steps_before_a_known_end_are_compared_without_random_numbers(
 ) -> None:
     found = tried(tmp_path / "script.py", scripts.STRINGS_AFTER_DROPOUT, ddl_equivalence)
     assert found[-1].split() == ["compared:", "2", "step(s)"]
+
+
+def test_a_variable_of_the_script_is_compared(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
+    code = scripts.COUNTED.replace(", aggregation=tf.VariableAggregation.SUM", "")
+    with pytest.raises(pytest_ddl.DivergenceError) as failure:
+        tried(tmp_path / "script.py", code, ddl_equivalence)
+    finding = failure.value.report.findings[0]
+    assert (finding.cause, finding.variable) == ("state-not-aggregated", "seen")
 
 
 @pytest.mark.nightly
@@ -95,6 +103,15 @@ def test_a_copied_number_of_replicas_passes(ddl_equivalence: pytest_ddl.Equivale
     code = scripts.LOOP.replace("PER_REPLICA =", "REPLICAS = strategy.num_replicas_in_sync\nPER_REPLICA =")
     code = code.replace(scripts.AVERAGE, "tf.reduce_mean(losses) / REPLICAS")
     tried(tmp_path / "script.py", code, ddl_equivalence)
+
+
+def test_a_loss_that_both_runs_divide_once_more_decides_nothing(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    code = scripts.LOOP.replace("PER_REPLICA =", "REPLICAS = strategy.num_replicas_in_sync\nPER_REPLICA =")
+    code = code.replace(scripts.AVERAGE, f"{scripts.AVERAGE} / REPLICAS")
+    with pytest.raises(UndecidedError, match=r"script.py:[0-9]+: the number of replicas enters the arithmetic"):
+        tried(tmp_path / "script.py", code, ddl_equivalence)
 
 
 @pytest.mark.nightly
@@ -270,10 +287,13 @@ def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivale
         (scripts.VALUES, "script.py:[0-9]+: a training step after values from a function"),
         ("mesh = dtensor.create_mesh([('batch', 8)])\n", "script.py:1: a mesh of DTensor is not a strategy"),
         (scripts.FIT.replace("with strategy.scope():", "if True:"), "fit at script.py.*outside strategy.scope"),
-        (scripts.INNER_STEPS.replace(".repeat()", ""), "more batches than --steps leaves"),
+        (
+            scripts.OWN_ITERATOR + "model.compile(optimizer, 'mse')\nmodel.fit(x, y)\n",
+            "script.py:[0-9]+: this training has not run",
+        ),
         (scripts.FIT + "import not_there\n", "the script fails on one device, too: ModuleNotFoundError"),
     ],
-    ids=["loop", "download", "nothing", "coordinator", "values", "mesh", "no scope", "steps", "own error"],
+    ids=["loop", "download", "nothing", "coordinator", "values", "mesh", "no scope", "unrun", "own error"],
 )
 def test_a_script_that_cannot_be_followed_gets_advice(
     code: str, advice: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path

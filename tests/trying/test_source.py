@@ -64,19 +64,6 @@ def test_a_strategy_is_found_in_the_text(code: str, mentions: bool) -> None:
     assert Script("a.py", code).mentions_strategy is mentions
 
 
-@pytest.mark.parametrize(
-    ("code", "line"),
-    [
-        ("n = s.num_replicas_in_sync\ndef f(x):\n    return x / n\n", 3),
-        ("n = float(s.num_replicas_in_sync)\ndef f(x):\n    return x / n\n", 3),
-        ("n = 4 * s.num_replicas_in_sync\ndef f(x):\n    return x / n\n", None),
-        ("n = s.num_replicas_in_sync\nb = 4 * n\n", None),
-    ],
-)
-def test_a_copy_of_the_number_of_replicas_is_found_in_functions(code: str, line: int | None) -> None:
-    assert Script("a.py", code).line_with_copied_count() == line
-
-
 def test_a_file_that_a_notebook_writes_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(notebook(tmp_path / "a.ipynb", "%%writefile part.py\nVALUE = 'x'\n").code, {})

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddl.bench.advice.facts.evidence import Contender, Measured
 from pytest_ddl.bench.advice.facts.gains import Gain, noise_of, resampled, step_time
-from pytest_ddl.bench.advice.facts.measured import Contender, Measured
 from pytest_ddl.bench.advice.turns import take_turns
 from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.bench.matrix import Matrix

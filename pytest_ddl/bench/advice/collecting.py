@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence, MissingError
+from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence, Contender, Measured, MissingError
 from pytest_ddl.bench.advice.facts.gains import gain_of, noise_of
-from pytest_ddl.bench.advice.facts.measured import Contender, Measured
 from pytest_ddl.bench.advice.turns import take_turns
 from pytest_ddl.bench.collectives import measure_collectives
-from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.launching.records import BenchSpec
 
 if TYPE_CHECKING:

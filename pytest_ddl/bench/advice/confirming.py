@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from pytest_ddl.bench.advice.facts.evidence import Contender
 from pytest_ddl.bench.advice.facts.gains import Gain, step_time
-from pytest_ddl.bench.advice.facts.measured import Contender
 from pytest_ddl.bench.advice.turns import take_turns
-from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.bench.metrics.estimates import interval
 

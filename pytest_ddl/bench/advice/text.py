@@ -33,7 +33,7 @@ class AdviceReport:
     def __str__(self) -> str:
         lines = [f"strategy: {self.choice.variant}, because: {self.choice.because}"]
         lines += [f"  not measured: {name}: {_line(why)}" for name, why in self.choice.skipped.items()]
-        lines += ["", f"what limits it: {limit_of(self.evidence, self.decision)}"]
+        lines += ["", f"what limits it: {limit_of(self.evidence, self.decision)}{self._because()}"]
         lines += [f"  {name} without cost: a step would be {gain}" for name, gain in limits(self.evidence).items()]
         if self.evidence.gains:
             lines.append(f"  noise: two launches of the same program differ by up to {self.evidence.noise:.2f} times")
@@ -50,6 +50,13 @@ class AdviceReport:
             for line in lines
             for part in (textwrap.wrap(line, WIDTH, subsequent_indent=" " * (_indent(line) + 2)) or [""])
         )
+
+    def _because(self) -> str:
+        """Return why this is the limit, because a part below may show a smaller gain than the advice for it."""
+        if not self.decision.advice:
+            return ""
+        gain = self.decision.advice[0].found.gain
+        return ", because advice 1 below is about it" + (f": a step would be {gain}" if gain is not None else "")
 
     def _below(self) -> list[str]:
         lines = [""]

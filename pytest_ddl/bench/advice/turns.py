@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ddl.bench.advice.facts.changed import Changed, read_notes
+from pytest_ddl.bench.advice.facts.evidence import Contender, Measured
 from pytest_ddl.bench.advice.facts.gains import gain_of
 from pytest_ddl.bench.advice.facts.knobs import KNOBS
-from pytest_ddl.bench.advice.facts.measured import Contender, Measured
 from pytest_ddl.bench.gate.lockstep import calibrate
-from pytest_ddl.bench.launching.answers import PARTING, BenchError
 from pytest_ddl.bench.launching.launch import launch
 from pytest_ddl.bench.launching.pacing import LATE_TRACES, RESUME_EVERY, Lane, Pacer, PacingError
+from pytest_ddl.bench.launching.ranks import PARTING, BenchError, scratch_folder
 from pytest_ddl.bench.launching.records import Launch
 
 if TYPE_CHECKING:
@@ -53,7 +51,8 @@ def own_harnesses(harness: Harness, number: int) -> Iterator[list[Harness]]:
 
     A launcher belongs to one thread. The workers of pytest-xdist share a zygote in the same way.
     """
-    from pytest_ddl.harness import Harness, built_in_launchers
+    from pytest_ddl.harness import Harness
+    from pytest_ddl.launchers import built_in_launchers
 
     _ = harness.pool.launcher  # starts the zygote
     made: list[Harness] = []
@@ -86,8 +85,7 @@ def take_turns(harness: Harness, contenders: Sequence[Contender]) -> tuple[dict[
 
     :raises BenchError: if the first contender fails; the others are compared with it.
     """
-    folder = Path(tempfile.mkdtemp(prefix="advice-", dir=harness.folder))
-    try:
+    with scratch_folder(harness.folder, "advice-") as folder:
         with own_harnesses(harness, len(contenders)) as harnesses, ExitStack() as stack:
             running = [
                 stack.enter_context(_Running(one, own, folder / str(number)))
@@ -113,8 +111,6 @@ def take_turns(harness: Harness, contenders: Sequence[Contender]) -> tuple[dict[
             return found, failed
         if running[0].failed or not broken:
             raise BenchError(str(running[0].error)) from running[0].error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     # One that failed between two turns has ended those of all.
     found, others = take_turns(harness, [one for one in contenders if one not in broken])
     return found, {**others, **{one.id: failed[one.id] for one in broken}}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from pytest_ddl.bench.asv.tracked import Tracked
+    from pytest_ddl.bench.launching.records import BenchSpec
 
 QUICK = "DDL_BENCH_QUICK"
 """Environment variable; 1 makes the run short. This shows only that everything works; numbers are not comparable."""
@@ -61,22 +62,11 @@ def training_suite(
         ``seconds=``, ``pin=`` …
     :raises ValueError: if an argument is invalid, or the module already has a suite of that name.
     """
-    from pytest_ddl.bench.asv.tracked import tracked
-    from pytest_ddl.bench.launching.records import BenchSpec
-
+    spec = _spec(train, launches, how)
     caller = sys._getframe(1)
     module = str(caller.f_globals["__name__"])
     caller_package = caller.f_globals.get("__package__") or module.rpartition(".")[0]
-    if isinstance(train, str) and not all(train.partition(":")):
-        raise ValueError(f'train={train!r} must be of the form "module:function", or a function')
-    if launches < 1:
-        raise ValueError(f"launches={launches!r} must be at least 1")
-    spec = BenchSpec(**how)
-    known = {one.name: one for one in tracked(spec)}
-    unknown = sorted(set(metrics or ()) - set(known))
-    if unknown:
-        raise ValueError(f"metrics={metrics!r}: no {', '.join(unknown)} here; there are {', '.join(known)}")
-    wanted = [known[name] for name in metrics or known]
+    wanted = _wanted(metrics, spec)
     cells = [(strategy, count) for strategy in strategies for count in replicas]
 
     def measured() -> dict[str, Any]:
@@ -86,22 +76,54 @@ def training_suite(
     setup_cache = _found_by_asv(measured, module, _line_of_cache(caller, name))
     setup_cache.timeout = len(cells) * launches * spec.timeout + _OVERHEAD
 
-    def made(kind: str, gated: bool) -> type:
-        title = kind + name
-        shared = {
-            "__module__": module,
-            "__doc__": f"{kind} of {train}.",
-            "params": (tuple(strategies), tuple(replicas)),
-            "param_names": ("strategy", "replicas"),
-            "version": version,
-            "timeout": 60,
-            "setup_cache": setup_cache,
-        }
-        chosen = [metric for metric in wanted if metric.gated is gated]
-        tracks = {f"track_{one.name}": _track(one, module, f"{title}.track_{one.name}", launches) for one in chosen}
-        return type(title, (), {**shared, **tracks})
+    shared = {
+        "__module__": module,
+        "params": (tuple(strategies), tuple(replicas)),
+        "param_names": ("strategy", "replicas"),
+        "version": version,
+        "timeout": 60,
+        "setup_cache": setup_cache,
+    }
+    gated, others = ([metric for metric in wanted if metric.gated is which] for which in (True, False))
+    return (
+        _class(f"Gate{name}", {"__doc__": f"Gate of {train}.", **shared}, gated, launches),
+        _class(f"Dash{name}", {"__doc__": f"Dash of {train}.", **shared}, others, launches),
+    )
 
-    return made("Gate", gated=True), made("Dash", gated=False)
+
+def _class(title: str, shared: dict[str, Any], metrics: Sequence[Tracked], launches: int) -> type:
+    """Return a class of benchmarks with a method for each metric."""
+    module = shared["__module__"]
+    tracks = {f"track_{one.name}": _track(one, module, f"{title}.track_{one.name}", launches) for one in metrics}
+    return type(title, (), {**shared, **tracks})
+
+
+def _spec(train: object, launches: int, how: dict[str, Any]) -> BenchSpec:
+    """Return the settings of the measurement.
+
+    :raises ValueError: if an argument is invalid.
+    """
+    from pytest_ddl.bench.launching.records import BenchSpec
+
+    if isinstance(train, str) and not all(train.partition(":")):
+        raise ValueError(f'train={train!r} must be of the form "module:function", or a function')
+    if launches < 1:
+        raise ValueError(f"launches={launches!r} must be at least 1")
+    return BenchSpec(**how)
+
+
+def _wanted(metrics: Sequence[str] | None, spec: BenchSpec) -> list[Tracked]:
+    """Return the metrics with these names, or all.
+
+    :raises ValueError: if there is no metric of a name.
+    """
+    from pytest_ddl.bench.asv.tracked import tracked
+
+    known = {one.name: one for one in tracked(spec)}
+    unknown = sorted(set(metrics or ()) - set(known))
+    if unknown:
+        raise ValueError(f"metrics={metrics!r}: no {', '.join(unknown)} here; there are {', '.join(known)}")
+    return [known[name] for name in metrics or known]
 
 
 def is_quick() -> bool:
@@ -151,7 +173,7 @@ def read(cache: dict[str, Any], metric: Tracked, strategy: str, replicas: int) -
     :raises BenchError: if a launch of the cell failed.
     :raises NoNumberError: if the cell cannot run here, does not exist, or has no such metric; it gives the reason.
     """
-    from pytest_ddl.bench.launching.answers import BenchError
+    from pytest_ddl.bench.launching.ranks import BenchError
     from pytest_ddl.bench.matrix import Matrix
     from pytest_ddl.bench.metrics import NoNumberError
 
@@ -186,7 +208,7 @@ def _track(metric: Tracked, module: str, name: str, launches: int) -> Callable[.
         except NoNumberError as reason:
             from asv_runner.benchmarks.mark import SkipNotImplemented
 
-            # asv stores this output with the result, where it explains the n/a.
+            # asv stores this output with the result, and it explains the n/a.
             sys.stderr.write(f"skipped: {reason}\n")
             raise SkipNotImplemented(str(reason)) from None
 

@@ -75,7 +75,7 @@ def _of_count(count: Count) -> Tracked:
 
 
 def _baseline(matrix: Matrix) -> list[Launch]:
-    from pytest_ddl.bench.launching.answers import BenchError
+    from pytest_ddl.bench.launching.ranks import BenchError
 
     if "one_device" in matrix.failed:
         raise BenchError(f"there is no baseline, because one_device failed: {matrix.failed['one_device']}")

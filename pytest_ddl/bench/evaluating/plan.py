@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.evaluating.records import REFERENCE, EvaluatedCell
@@ -13,6 +13,7 @@ from pytest_ddl.bench.launching.pinning import cores_per_replica
 from pytest_ddl.bench.launching.records import SEED, BenchSpec
 from pytest_ddl.bench.matrix import sized_variant
 from pytest_ddl.bench.outcome import UsageError
+from pytest_ddl.json_records import JsonRecord
 from pytest_ddl.strategies.base import capabilities_of
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
 from pytest_ddl.strategies.spec import StrategySpec
@@ -30,7 +31,7 @@ _OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 
 
 @dataclass(frozen=True)
-class EvaluationPlan:
+class EvaluationPlan(JsonRecord):
     """Settings of an evaluation that do not depend on what it finds."""
 
     batch: int
@@ -74,9 +75,6 @@ class EvaluationPlan:
             energy=True,
             overlap=cell.kind == "asynchronous",
         )
-
-    def as_options(self) -> dict[str, Any]:
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
 def cells_of(

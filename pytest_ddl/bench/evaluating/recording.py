@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,11 +165,11 @@ class Trainer:
         :param moved: move every number of the data by one unit in the last place.
         :raises BenchError: if a rank fails, or nothing was trained.
         """
-        from pytest_ddl.bench.launching.answers import BenchError
+        from pytest_ddl.bench.launching.ranks import BenchError, scratch_folder
 
         ranks = self._ranks = self._ranks or self._start()
         overlaps = self._cell.kind == "asynchronous"
-        with _folder(self._harness) as folder:
+        with scratch_folder(self._harness.shared_folder, "evaluate-") as folder:
             settings = RunSettings(
                 global_batch_size=batch,
                 steps=steps,
@@ -223,12 +221,3 @@ class Trainer:
 
         spec = self._harness.registry.parse_variant(self._cell.variant)
         return self._stack.enter_context(fresh_ranks(self._harness, spec, self._device))
-
-
-@contextmanager
-def _folder(harness: Harness) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="evaluate-", dir=harness.shared_folder))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

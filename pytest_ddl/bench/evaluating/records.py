@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from pytest_ddl.bench.launching.records import Launch
 from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.training_to_target import StepsToTarget, TargetTrial
+from pytest_ddl.json_records import JsonRecord
 from pytest_ddl.messages import shortened
 
 FORMAT = 1
-"""Version of the JSON. It changes if a field changes its meaning; a new field is ignored by older versions."""
+"""Version of the JSON. It changes if a field changes its meaning."""
 LINE = 240
 """Most characters of a reason in one line."""
 REFERENCE = "one_device"
@@ -132,7 +132,7 @@ def _shown(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(JsonRecord):
     """All results so far. A part that is missing has not run yet."""
 
     identity: Identity
@@ -193,18 +193,14 @@ class Evaluation:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data. ``matrix`` holds the launches, for :meth:`pytest_ddl.bench.Matrix.from_json`."""
-        plain = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "launches"}
-        for name in ("identity",):
-            plain[name] = asdict(plain[name])
-        for name in ("cells", "curves", "trials"):
-            plain[name] = [asdict(one) for one in plain[name]]
-        plain["verdicts"] = {name: asdict(one) for name, one in self.verdicts.items()}
+        plain = super().as_json()
+        del plain["launches"]
         # Launches that the matrix leaves out are kept beside it, so that nothing that was measured is lost.
         left = [one.as_json() for one in self.launches if one not in self.matrix.launches]
         return {"format": FORMAT, **plain, "matrix": self.matrix.as_json(), "launches_left_out": left}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Evaluation:
+    def from_json(cls, data: Any, *, other_version: bool = False) -> Evaluation:
         """Return the evaluation that :meth:`as_json` wrote.
 
         :raises FormatError: if the data is no evaluation, or one of another format.
@@ -212,22 +208,10 @@ class Evaluation:
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             found = data.get("format") if isinstance(data, Mapping) else None
             raise FormatError(f"it is no evaluation of format {FORMAT} (found: {found!r})")
+        plain = {name: value for name, value in data.items() if name != "format"}
         try:
-            known = {item.name: data[item.name] for item in fields(cls) if item.name in data}
-            left = tuple(Launch.from_json(one) for one in data.get("launches_left_out", ()))
-            return cls(
-                **{
-                    **known,
-                    "identity": Identity(**_known(Identity, data["identity"])),
-                    "cells": tuple(EvaluatedCell(**_known(EvaluatedCell, one)) for one in data["cells"]),
-                    "curves": tuple(_curve(one) for one in data["curves"]),
-                    "verdicts": {name: _verdict(one) for name, one in data["verdicts"].items()},
-                    "launches": (*Matrix.from_json(data["matrix"]).launches, *left),
-                    "trials": tuple(_trial(one) for one in data["trials"]),
-                    "swept": tuple(data["swept"]),
-                    "notes": tuple(data["notes"]),
-                }
-            )
+            launches = [*plain.pop("matrix")["launches"], *plain.pop("launches_left_out")]
+            return super().from_json({**plain, "launches": launches}, other_version=other_version)
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"it is damaged: {type(error).__name__} {error}") from None
 
@@ -236,29 +220,3 @@ def one_line(why: str) -> str:
     """Return the reason of a failure in one line, without its traceback and the output of the ranks."""
     message = shortened(why.partition("\nTraceback")[0].strip())
     return textwrap.shorten(message, LINE, placeholder=" ...")
-
-
-def _curve(data: Mapping[str, Any]) -> TrainingCurve:
-    values = {
-        name: tuple((int(step), _number(value)) for step, value in found) for name, found in data["values"].items()
-    }
-    known = _known(TrainingCurve, data)
-    return TrainingCurve(**{**known, "losses": tuple(data["losses"]), "marks": tuple(data["marks"]), "values": values})
-
-
-def _trial(data: Mapping[str, Any]) -> TargetTrial:
-    return TargetTrial(**{**_known(TargetTrial, data), "last": _number(data["last"])})
-
-
-def _number(value: float | None) -> float:
-    """Return a number of the file, in which ``null`` stands for one that is not finite."""
-    return math.nan if value is None else float(value)
-
-
-def _verdict(data: Mapping[str, Any]) -> CellVerdict:
-    return CellVerdict(**{**_known(CellVerdict, data), "causes": tuple(data["causes"])})
-
-
-def _known(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    names = {item.name for item in fields(kind)}
-    return {name: value for name, value in data.items() if name in names}

@@ -20,7 +20,7 @@ from pytest_ddl.bench.evaluating.records import (
     TrainingCurve,
     one_line,
 )
-from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.bench.training_to_target import TargetTrial
 

@@ -1,30 +1,29 @@
-"""Keep an evaluation in a file that is always complete, so that an interrupted evaluation can continue."""
+"""Keep the folder of an evaluation: a file that is always complete, so that it can go on, and the page at its end."""
 
 from __future__ import annotations
 
 import hashlib
+import html
 import json
-import math
 import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
+from pytest_ddl.bench.evaluating import pictures, table
 from pytest_ddl.bench.evaluating.records import Evaluation, FormatError, Identity
+from pytest_ddl.bench.evaluating.table import EvaluationSummary
+from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.cluster.state.user_files import is_user_file
+from pytest_ddl.web import results
 
 FILE = "evaluation.json"
-
-
-class ContinueError(ValueError):
-    """Raised if a folder holds results that this evaluation cannot continue. The message is one line."""
 
 
 def save(evaluation: Evaluation, folder: Path) -> None:
     """Write the file so that a reader finds either the old or the new results, whenever this process ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(_finite(evaluation.as_json()), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(evaluation.as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     temporary = folder / f".{FILE}.{os.getpid()}"
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -53,19 +52,19 @@ def load(folder: Path) -> Evaluation | None:
 def continued(folder: Path, identity: Identity) -> Evaluation | None:
     """Return the results with which an evaluation continues, or ``None`` if it starts anew.
 
-    :raises ContinueError: if the folder has results of another program, other options, versions or another machine.
+    :raises UsageError: if the folder has results of another program, other options, versions or another machine.
     """
     try:
         found = load(folder)
     except FormatError as error:
-        raise ContinueError(
+        raise UsageError(
             f"--output={folder}: {FILE} is in the way: {error}; give --restart to replace it, or another folder"
         ) from None
     if found is None:
         return None
     differences = found.identity.differences(identity)
     if differences:
-        raise ContinueError(
+        raise UsageError(
             f"--output={folder} holds another evaluation ({'; '.join(differences)}); give --restart to start anew, or "
             "another folder"
         )
@@ -91,12 +90,31 @@ def _user_files() -> list[str]:
     return [file for file in files if file and is_user_file(file) and Path(file).is_file()]
 
 
-def _finite(data: Any) -> Any:
-    """Replace numbers that are not finite by ``None``, because JSON has none."""
-    if isinstance(data, float):
-        return data if math.isfinite(data) else None
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
-    return data
+INDEX = "index.html"
+
+
+def write(summary: EvaluationSummary, folder: Path) -> list[Path]:
+    """Write all files but the results, which are there already, and return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = pictures.draw(summary, folder)
+    texts = {"table.md": table.markdown(summary), INDEX: page(summary, made)}
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [*made, *(folder / name for name in texts)]
+
+
+def page(summary: EvaluationSummary, drawings: list[Path]) -> str:
+    """Return one HTML page that contains the pictures. It opens from disk and loads nothing."""
+    title, notes = table.title_of(summary.evaluation), table.warnings_of(summary)
+    return results.page(title, summary.headline, notes, drawings, table.tables(summary), _reports(summary))
+
+
+def _reports(summary: EvaluationSummary) -> str:
+    """Return the whole report of each comparison that did not pass."""
+    parts = [
+        f"<details><summary>{html.escape(name)}: {html.escape(one.verdict)}</summary>"
+        f"<pre>{html.escape(one.report)}</pre></details>"
+        for name, one in summary.evaluation.verdicts.items()
+        if one.report
+    ]
+    return "\n".join(["<h2>Reports of comparisons that did not pass</h2>", *parts, ""]) if parts else ""

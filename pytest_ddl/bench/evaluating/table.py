@@ -17,6 +17,7 @@ from pytest_ddl.bench.metrics import METRICS, Estimate, estimate
 from pytest_ddl.bench.metrics.registry import digits
 from pytest_ddl.web import results
 from pytest_ddl.web.results import NONE, Table
+from pytest_ddl.web.units import size
 
 WIDTH = 118
 
@@ -223,7 +224,7 @@ class EvaluationSummary:
             return self._note(
                 f"{cell.strategy} copies gradients to one device and adds them there; bytes of copies are not counted"
             )
-        return _size(counters.reduced_bytes + counters.gathered_bytes)
+        return size(counters.reduced_bytes + counters.gathered_bytes)
 
     def _memory(self, cell: EvaluatedCell) -> str:
         """Return the peak of each rank in MiB: the largest over launches."""
@@ -269,14 +270,6 @@ def _half(found: Estimate) -> str:
     if half is None:
         return ""
     return f"±{half:.0%}" if half < 0.995 else "±>99%"
-
-
-def _size(number: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if number < 1024:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.3g} {unit}"
-        number /= 1024
-    return f"{number:.3g} GiB"
 
 
 # -- text ------------------------------------------------------------------------------------------
@@ -361,7 +354,8 @@ def _settings(summary: EvaluationSummary) -> Table:
         "training function": f"{identity.target} (digest {identity.digest[:12]})",
         "batch": f"{options['batch']} {rule}",
         "seeds and launches": f"{options['seeds']} trainings and {options['launches']} launches of each cell",
-        "ranking": f"{summary.ranking.by}; 95 % intervals, for all pairs together",
+        "ranking": f"{summary.ranking.by}; ranks differ where the 95 % intervals of the differences exclude 0, for all "
+        "pairs together. The intervals in these tables are those of one cell each",
         "± of a result": "standard deviation over seeds; of other numbers half of the 95 % t interval over launches",
         "versions": ", ".join(f"{name} {number}" for name, number in sorted(identity.versions.items())),
         "machine": ", ".join(f"{value}" for name, value in identity.machine.items() if value and name != "host"),

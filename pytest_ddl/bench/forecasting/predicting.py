@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pytest_ddl.bench.forecasting.evidence import ForecastEvidence, Size
-from pytest_ddl.bench.forecasting.fitting import Fitted, fit
-from pytest_ddl.bench.forecasting.model import TERMS, Array, terms
+from pytest_ddl.bench.forecasting.model import TERMS, Array, Fitted, fit, terms
 from pytest_ddl.bench.forecasting.priors import PRIORS, Priors
 from pytest_ddl.bench.forecasting.refusals import Warned, refusal, warnings
+from pytest_ddl.json_records import JsonRecord
 
 LEVEL = 0.9
 LARGEST_MISFIT = 16.0
@@ -23,8 +23,10 @@ FLOOR = 0.8
 
 
 @dataclass(frozen=True)
-class ForecastPoint:
+class ForecastPoint(JsonRecord):
     """Forecast for one size, or the reason why there is none."""
+
+    DERIVED: ClassVar = ("throughput", "binding")
 
     size: Size
     seconds: float | None = None
@@ -53,15 +55,6 @@ class ForecastPoint:
         """Name of the term that costs the most beside the computation itself; empty without a forecast or a cost."""
         costs = {name: share for name, share in self.shares.items() if name not in ("compute", "fixed") and share > 0}
         return max(costs, key=lambda name: costs[name]) if costs else ""
-
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "throughput": self.throughput, "binding": self.binding}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> ForecastPoint:
-        """Return the point that :meth:`as_json` wrote."""
-        kept = {key: value for key, value in data.items() if key not in ("throughput", "binding")}
-        return cls(**{**kept, "size": Size(**data["size"])})
 
 
 @dataclass(frozen=True)
@@ -133,7 +126,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Forecast(JsonRecord):
     """Forecast of one program."""
 
     evidence: ForecastEvidence
@@ -145,13 +138,7 @@ class Forecast:
 
     def as_json(self) -> dict[str, Any]:
         """Return numbers, strings, lists and dicts only."""
-        return {
-            "program": self.evidence.name,
-            "evidence": asdict(self.evidence),
-            "points": [point.as_json() for point in self.points],
-            "warnings": [asdict(one) for one in self.warnings],
-            "limit": None if self.limit is None else asdict(self.limit),
-        }
+        return {"program": self.evidence.name, **super().as_json()}
 
 
 def forecast(
@@ -179,8 +166,9 @@ def _point(posterior: Posterior, size: Size, *, strong: bool) -> ForecastPoint:
     reason = refusal(posterior.evidence, size)
     if not reason and posterior.fitted.misfit > LARGEST_MISFIT:
         reason = (
-            f"the measured times contradict each other by {posterior.fitted.noise:.0%}, and no term explains that: "
-            "stop other programs on this machine, and measure again with more --launches"
+            f"the measured times contradict each other by {posterior.fitted.noise:.0%}, and no term explains that. A "
+            "busy machine does this: stop other programs, and measure again with more --launches. Or give times that "
+            "were measured on a calm machine: launches (JSON), or a CSV file with rows whose role is anchor"
         )
     if reason:
         return ForecastPoint(size, refused=reason)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pytest_ddl.bench.forecasting.evidence import ForecastEvidence, Link, Observation, Origin, Size, named_link
 from pytest_ddl.bench.forecasting.priors import WITHIN, speed_of
+from pytest_ddl.bench.outcome import UsageError
 
 COLUMNS = ("series", "role", "devices", "nodes", "throughput")
 """Columns that a file must have."""
@@ -19,10 +20,6 @@ OPTIONAL = (
     "servers",
 )  # fmt: skip
 """Columns that are used if the file has them."""
-
-
-class SeriesError(ValueError):
-    """Raised if a file of series cannot be read. The message names the file, the line and what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ def read_series(path: Path) -> list[PublishedSeries]:
     ``gradient_mb_fp32`` (decimal MB), ``sync``, in which ``distributed ps`` means parameter servers over a network, and
     ``servers``, their number. Rows of one size are merged.
 
-    :raises SeriesError: if the file cannot be read.
+    :raises UsageError: if the file cannot be read.
     """
     rows: dict[str, list[tuple[int, Mapping[str, str]]]] = {}
     try:
@@ -53,11 +50,11 @@ def read_series(path: Path) -> list[PublishedSeries]:
             reader = csv.DictReader(file)
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if missing:
-                raise SeriesError(f"{path} has no column {missing[0]}; a file of series has {', '.join(COLUMNS)}")
+                raise UsageError(f"{path} has no column {missing[0]}; a file of series has {', '.join(COLUMNS)}")
             for row in reader:
                 rows.setdefault(row["series"], []).append((reader.line_num, row))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SeriesError(f"{path} cannot be read: {error}") from None
+        raise UsageError(f"{path} cannot be read: {error}") from None
     return [found for name, group in rows.items() if (found := _series(path, name, group)) is not None]
 
 
@@ -72,12 +69,12 @@ def _series(path: Path, name: str, rows: Iterable[tuple[int, Mapping[str, str]]]
                 raise ValueError(f"role={role!r} is neither anchor nor target")
             (anchors if role == "anchor" else targets).append(_observation(row))
         except ValueError as error:
-            raise SeriesError(f"{path}, line {line}: {error}") from None
+            raise UsageError(f"{path}, line {line}: {error}") from None
         first = first or row
     if not anchors:
         return None
     if len({one.size.batch_per_replica is None for one in (*anchors, *targets)}) > 1:
-        raise SeriesError(f"{path}: {name}: some rows have batch_per_device and some do not; give it for all or none")
+        raise UsageError(f"{path}: {name}: some rows have batch_per_device and some do not; give it for all or none")
     try:
         gradient = _number(first, "gradient_mb_fp32")
         most = max(math.ceil(one.size.replicas / one.size.nodes) for one in anchors)
@@ -91,7 +88,7 @@ def _series(path: Path, name: str, rows: Iterable[tuple[int, Mapping[str, str]]]
             servers=(_whole(first, "servers") or 0) if "distributed ps" in (first.get("sync") or "") else None,
         )
     except ValueError as error:
-        raise SeriesError(f"{path}: {error}") from None
+        raise UsageError(f"{path}: {error}") from None
     return PublishedSeries(evidence, tuple(targets))
 
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pytest_ddl.bench.forecasting.evidence import Observation, Size
 from pytest_ddl.bench.forecasting.predicting import LEVEL, ForecastPoint
+from pytest_ddl.bench.outcome import UsageError
+from pytest_ddl.json_records import JsonRecord
 
 CLOSE = 0.1
 """Error up to which a forecast counts as close."""
 
 
-class ScoreError(ValueError):
-    """Raised if a file of scores cannot be used. The message names the file and what is wrong."""
-
-
 @dataclass(frozen=True)
-class Scored:
+class Scored(JsonRecord):
     """Forecast of one size beside its measurement."""
 
     program: str
@@ -48,10 +45,6 @@ class Scored:
     @property
     def across_nodes(self) -> bool:
         return self.size.nodes > 1
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Scored:
-        return cls(**{**data, "size": Size(**data["size"])})
 
 
 def compare(program: str, points: Sequence[ForecastPoint], measured: Iterable[Observation]) -> list[Scored]:
@@ -114,25 +107,25 @@ def _summary(name: str, scores: Sequence[Scored]) -> Summary:
 def keep(path: Path, scores: Sequence[Scored]) -> list[Scored]:
     """Add scores to a file, and return all that it has. The newest one of the same program and size is kept.
 
-    :raises ScoreError: if the file exists and is not one of scores, or cannot be written.
+    :raises UsageError: if the file exists and is not one of scores, or cannot be written.
     """
     kept = {(one.program, one.size): one for one in (*load(path), *scores)}
-    text = json.dumps([asdict(one) for one in kept.values()], indent=1) + "\n"
+    text = json.dumps([one.as_json() for one in kept.values()], indent=1) + "\n"
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ScoreError(f"--score={path} cannot be written: {error}") from None
+        raise UsageError(f"--score={path} cannot be written: {error}") from None
     return list(kept.values())
 
 
 def load(path: Path) -> list[Scored]:
     """Return the scores of a file; none if it does not exist.
 
-    :raises ScoreError: if it is not a file of scores.
+    :raises UsageError: if it is not a file of scores.
     """
     try:
         return [Scored.from_json(item) for item in json.loads(path.read_text(encoding="utf-8"))]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ScoreError(f"--score={path} is not a file of scores: {error}") from None
+        raise UsageError(f"--score={path} is not a file of scores: {error}") from None

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from pytest_ddl.bench.gate.plan import GatePlan
     from pytest_ddl.bench.gate.result import CellResult, GateResult
     from pytest_ddl.bench.gate.verdict import Decision, Rule, Verdict, decide
-    from pytest_ddl.bench.gate.worktrees import GateUsageError
+    from pytest_ddl.bench.outcome import UsageError
 
 _HOMES = {
     "CellResult": "pytest_ddl.bench.gate.result",
     "Decision": "pytest_ddl.bench.gate.verdict",
     "GatePlan": "pytest_ddl.bench.gate.plan",
     "GateResult": "pytest_ddl.bench.gate.result",
-    "GateUsageError": "pytest_ddl.bench.gate.worktrees",
     "Rule": "pytest_ddl.bench.gate.verdict",
+    "UsageError": "pytest_ddl.bench.outcome",
     "Verdict": "pytest_ddl.bench.gate.verdict",
     "decide": "pytest_ddl.bench.gate.verdict",
     "gate": "pytest_ddl.bench.gate.gating",
@@ -35,8 +35,8 @@ __all__ = [
     "Decision",
     "GatePlan",
     "GateResult",
-    "GateUsageError",
     "Rule",
+    "UsageError",
     "Verdict",
     "decide",
     "gate",

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.gate.cell import Cell, counters_of, measure_cell
-from pytest_ddl.bench.gate.checkout import both_sides
 from pytest_ddl.bench.gate.plan import GatePlan, is_same_environment
 from pytest_ddl.bench.gate.result import CellResult, GateResult
 from pytest_ddl.bench.gate.sides import Side
 from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.gate.verdict import Rule, Verdict
-from pytest_ddl.bench.gate.worktrees import WORKTREE, GateUsageError, Repository, Version, check_different, usage_errors
+from pytest_ddl.bench.gate.worktrees import WORKTREE, Repository, Version, both_sides, check_different, usage_errors
 from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.bench.launching.remote import source_of
+from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.installing import install_line
 
 _RELEASES = ("python", "tensorflow", "keras", "tf_keras", "numpy")
@@ -41,13 +41,13 @@ def gate(
 
     :param options: the other fields of :class:`GatePlan`, and those of :class:`pytest_ddl.bench.BenchSpec`.
     :param tell: is called with a line for each event.
-    :raises GateUsageError: if the gate cannot run: no repository, no such commit, or the same commit twice.
+    :raises UsageError: if the gate cannot run: no repository, no such commit, or the same commit twice.
     """
     names = {item.name for item in fields(BenchSpec)}
     bench = {name: options.pop(name) for name in names & options.keys()}
     if bench:
         if "bench" in options:
-            raise GateUsageError(f"give bench=, or {', '.join(sorted(bench))}=, not both")
+            raise UsageError(f"give bench=, or {', '.join(sorted(bench))}=, not both")
         with usage_errors():
             options["bench"] = BenchSpec(**bench)  # type: ignore[arg-type]
     listed = [(value,) if isinstance(value, str) else tuple(value) for value in (targets, strategies)]
@@ -116,7 +116,7 @@ def _measured(cell: Cell, tell: Callable[[str], None]) -> CellResult:
 def _check(plan: GatePlan) -> None:
     """Refuse at once a plan that would otherwise fail after minutes of measuring."""
     if not plan.counters_only and find_spec("scipy") is None:
-        raise GateUsageError(f"a verdict on time needs SciPy: {install_line('bench')}, or give --counters-only")
+        raise UsageError(f"a verdict on time needs SciPy: {install_line('bench')}, or give --counters-only")
     from pytest_ddl.bench.counters.changes import compare
     from pytest_ddl.bench.launching.records import Counters
 
@@ -186,12 +186,12 @@ def _same_releases(cells: Sequence[CellResult]) -> list[str]:
 def _check_functions(targets: Sequence[VersionTarget], *sides: Side) -> None:
     """Refuse a target whose file exists in both versions, and has the function in none of them.
 
-    :raises GateUsageError: for the first such target.
+    :raises UsageError: for the first such target.
     """
     for target in targets:
         problems = [target.problem(side.root, side.paths) for side in sides]
         if all(problems):
-            raise GateUsageError(f"--target={str(target)!r}: {problems[-1]}, in both versions")
+            raise UsageError(f"--target={str(target)!r}: {problems[-1]}, in both versions")
 
 
 def _missing(target: VersionTarget, *sides: Side) -> str:
@@ -233,7 +233,7 @@ def gate_in_test(
     try:
         named = target if isinstance(target, str) else name_of(target, root)
         result = gate(base, head, named, strategies, tell=tell, repository=root, **options)
-    except GateUsageError as error:
+    except UsageError as error:
         raise GateFailedError(f"ddl_gate: {error}") from None
     if not result.passed:
         raise GateFailedError(str(result), result.verdict)
@@ -244,12 +244,12 @@ def gate_in_test(
 def name_of(function: Callable[[Any], Any], root: Path) -> str:
     """Return a function as a target: by its module if that is found from ``root``, else by its file.
 
-    :raises GateUsageError: if the function has no name there, for example a lambda or an inner function, or if it is
+    :raises UsageError: if the function has no name there, for example a lambda or an inner function, or if it is
         not in the repository.
     """
     file, name = Path(source_of(function)), getattr(function, "__qualname__", "")
     if not name.isidentifier():
-        raise GateUsageError(
+        raise UsageError(
             f"{function!r} cannot be found by its name in another version; give a function of a module, or "
             "'module:function'"
         )
@@ -259,5 +259,5 @@ def name_of(function: Callable[[Any], Any], root: Path) -> str:
         return f"{module}:{name}"
     top = Repository(root).root
     if not file.is_relative_to(top):
-        raise GateUsageError(f"{name} comes from {file}, which is not in the repository {top}")
+        raise UsageError(f"{name} comes from {file}, which is not in the repository {top}")
     return f"{file.relative_to(top)}:{name}"

@@ -9,16 +9,16 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pytest_ddl.bench.gate.sides import Running, Side, Watch, explained, provenance
 from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.gate.worktrees import held_folder
-from pytest_ddl.bench.launching.answers import PARTING
 from pytest_ddl.bench.launching.machine import Load, Reading, foreign_gpu_processes
 from pytest_ddl.bench.launching.pacing import LATE_TRACES, Lane, Pacer, PacingError
 from pytest_ddl.bench.launching.processes import Processes
+from pytest_ddl.bench.launching.ranks import PARTING
 from pytest_ddl.bench.launching.records import BenchSpec, Launch
 
 GROUPS = 25
@@ -102,50 +102,60 @@ def take_turns(
         for lane in (base, head):
             stack.callback(lane.resume)
         first, second = (head, base) if head_first else (base, head)
-        other = {id(base): head, id(head): base}
-
-        def alone(lane: Lane, run: Callable[[Lane, Callable[[], None]], float]) -> float:
-            waiting = other[id(lane)]
-            waiting.pause()
-            lane.resume()
-            return run(lane, waiting.resume_briefly)
-
-        def run_alone(lane: Lane, steps: int) -> float:
-            def block(lane: Lane, meanwhile: Callable[[], None]) -> float:
-                # This block is not timed: after a pause, threads wake up, caches are cold, and the input pipeline stood
-                # still.
-                lane.run_block(max(1, steps // SETTLING), deadline, meanwhile)
-                return max(lane.run_block(steps, deadline, meanwhile))
-
-            return alone(lane, block)
-
+        pair = _Pair(base, head, deadline)
         # The calibration ends with ``first``, so that the first block finds its caches as the first block of each
         # later group does.
-        steps = calibrate(run_alone, (second, first), steps)
-        turns = Turns(steps)
+        turns = Turns(calibrate(pair.run, (second, first), steps))
         begun = time.monotonic()
         while len(turns.ratios) < groups:
             if len(turns.ratios) >= FEWEST_GROUPS and time.monotonic() - begun > LAUNCH_SECONDS:
                 break
-            seconds: dict[int, list[float]] = {id(base): [], id(head): []}
-            traced = {id(base): 0, id(head): 0}
-            for lane in (first, second, second, first):
-                before = lane.traces
-                seconds[id(lane)].append(run_alone(lane, steps))
-                traced[id(lane)] += lane.traces != before
-            if any(traced.values()) and turns.base_dropped + turns.head_dropped < LATE_TRACES:
-                turns.base_dropped += traced[id(base)]
-                turns.head_dropped += traced[id(head)]
-                continue
-            turns.base_steps += [one / steps for one in seconds[id(base)]]
-            turns.head_steps += [one / steps for one in seconds[id(head)]]
-            pairs = zip(seconds[id(head)], seconds[id(base)], strict=True)
-            turns.ratios.append(sum(math.log(of_head / of_base) for of_head, of_base in pairs) / 2)
-            if canary:
+            pair.run_group((first, second, second, first), turns)
+            if canary and len(turns.base_canary) < len(turns.ratios):
                 for lane in (first, second) if len(turns.ratios) % 2 else (second, first):
-                    taken = alone(lane, lambda lane, rest: lane.run_canary(CANARY_CALLS, deadline, rest))
-                    (turns.base_canary if lane is base else turns.head_canary).append(taken)
+                    (turns.base_canary if lane is base else turns.head_canary).append(pair.run_canary(lane))
         return turns
+
+
+class _Pair:
+    """Lanes of both sides, of which one works while the other one is stopped."""
+
+    def __init__(self, base: Lane, head: Lane, deadline: float) -> None:
+        self._base, self._head, self._deadline = base, head, deadline
+
+    def _begin(self, lane: Lane) -> Callable[[], None]:
+        """Let a side work. Return what must be called from time to time while it does."""
+        waiting = self._head if lane is self._base else self._base
+        waiting.pause()
+        lane.resume()
+        return waiting.resume_briefly
+
+    def run(self, lane: Lane, steps: int) -> float:
+        """Run a block of a side. Return the seconds of its slowest rank."""
+        meanwhile = self._begin(lane)
+        # This block is not timed: after a pause, threads wake up, caches are cold, and the input pipeline stood still.
+        lane.run_block(max(1, steps // SETTLING), self._deadline, meanwhile)
+        return max(lane.run_block(steps, self._deadline, meanwhile))
+
+    def run_canary(self, lane: Lane) -> float:
+        return lane.run_canary(CANARY_CALLS, self._deadline, self._begin(lane))
+
+    def run_group(self, order: Sequence[Lane], turns: Turns) -> None:
+        """Run blocks in this order and add what they give, unless a side traced."""
+        seconds: dict[bool, list[float]] = {True: [], False: []}
+        traced = {True: 0, False: 0}
+        for lane in order:
+            of_base, before = lane is self._base, lane.traces
+            seconds[of_base].append(self.run(lane, turns.steps))
+            traced[of_base] += lane.traces != before
+        if any(traced.values()) and turns.base_dropped + turns.head_dropped < LATE_TRACES:
+            turns.base_dropped += traced[True]
+            turns.head_dropped += traced[False]
+            return
+        turns.base_steps += [one / turns.steps for one in seconds[True]]
+        turns.head_steps += [one / turns.steps for one in seconds[False]]
+        pairs = zip(seconds[False], seconds[True], strict=True)
+        turns.ratios.append(sum(math.log(of_head / of_base) for of_head, of_base in pairs) / 2)
 
 
 def calibrate(run: Callable[[Lane, int], float], lanes: Sequence[Lane], steps: int) -> int:
@@ -193,7 +203,7 @@ class Paired:
             "canary": None if self.canary is None else {"base": self.canary[0], "head": self.canary[1]},
             "hosts": {name: list(launch.hosts) for name, launch in (("base", self.base), ("head", self.head))},
             "seconds": self.seconds,
-            "load": {**asdict(self.load), "problem": self.load.problem},
+            "load": self.load.as_json(),
             "provenance": {name: dict(origin) for name, origin in self.provenance.items()},
         }
 
@@ -283,7 +293,7 @@ class VersionPair:
         self._left = LAUNCHES
 
     def _paired(self, turns: Turns, reports: Sequence[Mapping[str, Any]], load: Load, seconds: float) -> Paired:
-        base, head = (Launch.from_json(report["launch"]) for report in reports)
+        base, head = (Launch.from_json(report["launch"], other_version=True) for report in reports)
         canary = None
         if turns.base_canary:
             canary = statistics.median(turns.base_canary), statistics.median(turns.head_canary)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_ddl.bench.gate.verdict import Rule
-from pytest_ddl.bench.gate.worktrees import GateUsageError
 from pytest_ddl.bench.launching.records import BenchSpec
+from pytest_ddl.bench.outcome import UsageError
 
 _ENVIRONMENT = """import os, sys
 shell = ("_", "PWD", "OLDPWD", "SHLVL")
@@ -24,7 +24,7 @@ print([sys.version, os.path.realpath(sys.prefix), sys.path, variables])
 class GatePlan:
     """Arguments of :func:`gate`.
 
-    :raises GateUsageError: if a value cannot be used; the message names it.
+    :raises UsageError: if a value cannot be used; the message names it.
     """
 
     base: str
@@ -60,18 +60,18 @@ class GatePlan:
 
     def __post_init__(self) -> None:
         if not self.targets:
-            raise GateUsageError("no --target was given: without one there is nothing to measure")
+            raise UsageError("no --target was given: without one there is nothing to measure")
         if not self.strategies:
-            raise GateUsageError("no --strategy was given: without one there is nothing to measure")
+            raise UsageError("no --strategy was given: without one there is nothing to measure")
         if not self.budget > 0:
-            raise GateUsageError(f"--budget={self.budget!r} must be a positive number of seconds for each cell")
+            raise UsageError(f"--budget={self.budget!r} must be a positive number of seconds for each cell")
         for side, python in (("base", self.base_python), ("head", self.head_python)):
             if shutil.which(python) is None:
-                raise GateUsageError(f"--{side}-python={python!r} is not a program that can be run")
+                raise UsageError(f"--{side}-python={python!r} is not a program that can be run")
         if self.instrument not in ("auto", "gate", "version"):
-            raise GateUsageError(f"--instrument={self.instrument!r}; valid: auto, gate, version")
+            raise UsageError(f"--instrument={self.instrument!r}; valid: auto, gate, version")
         if self.launches < Rule.looks[0]:
-            raise GateUsageError(
+            raise UsageError(
                 f"--max-launches={self.launches!r} must be at least {Rule.looks[0]}, to estimate their spread"
             )
 

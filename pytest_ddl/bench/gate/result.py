@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from pytest_ddl.bench.gate.verdict import Decision, Verdict, percent
 from pytest_ddl.bench.gate.worktrees import Version
 from pytest_ddl.bench.launching.machine import machine_facts
 from pytest_ddl.github import annotation
+from pytest_ddl.json_records import to_plain
 
 SCHEMA = 1
 """Version of the JSON. It is raised when a field changes its meaning or is removed."""
@@ -104,24 +105,19 @@ class CellResult:
         return (*changes, *(f"note: {note}" for note in self.launch_notes))
 
     def as_json(self) -> dict[str, Any]:
-        decision = None
-        if self.decision is not None:
-            values = {**asdict(self.decision), "throughput_ratio": self.decision.throughput_ratio}
-            # JSON has no NaN.
-            decision = {key: None if value != value else value for key, value in values.items()}
         return {
             "target": self.target,
             "strategy": self.strategy,
             "verdict": self.verdict.value,
             "reason": self.reason,
-            "decision": decision,
-            "changes": [asdict(change) for change in self.changes],
+            "decision": to_plain(self.decision),
+            "changes": to_plain(self.changes),
             "set_aside": self.set_aside,
             "not_counted": list(NOT_COUNTED) if self.counters_only else [],
             "seconds": self.seconds,
             "launches": [one.as_json() for one in self.launches],
             "counters": {
-                side: asdict(getattr(self.launches[0], side).counters) if self.launches else None
+                side: to_plain(getattr(self.launches[0], side).counters) if self.launches else None
                 for side in ("base", "head")
             },
         }
@@ -169,8 +165,8 @@ class GateResult:
             "schema": SCHEMA,
             "verdict": self.verdict.value,
             "exit_status": self.exit_status,
-            "base": asdict(self.base),
-            "head": asdict(self.head),
+            "base": to_plain(self.base),
+            "head": to_plain(self.head),
             "margin": self.margin,
             "counters_only": self.counters_only,
             "notes": list(self.notes),

@@ -11,16 +11,17 @@ import os
 import signal
 import sys
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest_ddl
 from pytest_ddl.bench.gate.target import FromVersion, VersionTarget, VersionTargetError
-from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.processes import die_with
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.launching.records import BenchSpec
+from pytest_ddl.json_records import JsonRecord
 
 PROTOCOL = 4
 """Version of :class:`SideOrder` and the report. It rises if they change: BASE's own pytest-ddl may be older."""
@@ -28,7 +29,7 @@ _PACKAGE = str(Path(pytest_ddl.__file__).resolve())
 
 
 @dataclass(frozen=True)
-class SideOrder:
+class SideOrder(JsonRecord):
     """Order to a side to make one launch."""
 
     target: str
@@ -40,8 +41,7 @@ class SideOrder:
     address: str
     report: str
     """File for the report, which is JSON: ``{"launch": ...}`` or ``{"error": ...}``."""
-    bench: dict[str, Any]
-    """Fields of :class:`BenchSpec`."""
+    bench: BenchSpec
     parent: int
     cores_per_replica: int = 0
     rotation: int = 0
@@ -50,7 +50,7 @@ class SideOrder:
     protocol: int = PROTOCOL
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        path.write_text(json.dumps(self.as_json()), encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -84,7 +84,7 @@ def _carry_out(order: dict[str, Any]) -> bool:
                 f"this pytest-ddl ({_PACKAGE}) uses version {PROTOCOL} of the gate's protocol, and "
                 f"the gate uses version {order['protocol']}; give --instrument=gate"
             )
-        report: dict[str, Any] = {"launch": _launch(SideOrder(**order))}
+        report: dict[str, Any] = {"launch": _launch(SideOrder.from_json(order))}
     except Exception as error:
         traceback.print_exc()
         report = {"error": _error_text(error), "type": type(error).__name__}
@@ -114,7 +114,7 @@ def _launch(order: SideOrder) -> dict[str, Any]:
         harness,
         train,
         harness.registry.parse_variant(order.strategy),
-        BenchSpec(**order.bench),
+        order.bench,
         cores_per_replica=order.cores_per_replica,
         address=order.address,
         rotation=order.rotation,

@@ -10,15 +10,15 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.gate.side import SideOrder
 from pytest_ddl.bench.gate.target import VersionTarget
-from pytest_ddl.bench.launching.answers import PARTING
 from pytest_ddl.bench.launching.pacing import Pacer, PacingError
 from pytest_ddl.bench.launching.processes import Processes
+from pytest_ddl.bench.launching.ranks import PARTING
 from pytest_ddl.bench.launching.records import BenchSpec
 
 SCRIPT = "_ddl_gate_side.py"
@@ -105,7 +105,7 @@ class Running:
             strategy=strategy,
             address=pacer.address,
             report=str(self._report),
-            bench=asdict(bench),
+            bench=bench,
             parent=os.getpid(),
             cores_per_replica=cores_per_replica,
             rotation=rotation,

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pytest_ddl.bench.gate.worktrees import GateUsageError
+from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.bench.provenance import foreign_modules, listed
 from pytest_ddl.definitions import lacks
 
@@ -33,12 +33,12 @@ class VersionTarget:
     def parse(cls, text: str) -> VersionTarget:
         """Parse the text of a target.
 
-        :raises GateUsageError: if the text has neither form.
+        :raises UsageError: if the text has neither form.
         """
         place, colon, function = text.rpartition(":")
         parts = [function] if place.endswith(".py") else [function, *place.split(".")]
         if not colon or not place or not all(part.isidentifier() for part in parts):
-            raise GateUsageError(
+            raise UsageError(
                 f"--target={text!r} must be MODULE:FUNCTION or path/to/file.py:FUNCTION, for example "
                 "benchmarks.training:train"
             )

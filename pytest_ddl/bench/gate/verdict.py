@@ -11,6 +11,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import ClassVar
+
+from pytest_ddl.json_records import JsonRecord
 
 
 class Verdict(str, Enum):
@@ -68,8 +71,10 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Decision:
+class Decision(JsonRecord):
     """Decision from the launches up to now. Ratios are of step time, HEAD over BASE; 1.05 is 5 % slower."""
+
+    DERIVED: ClassVar = ("throughput_ratio",)
 
     verdict: Verdict
     reason: str

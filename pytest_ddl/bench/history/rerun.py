@@ -42,7 +42,6 @@ def gate_confirmation(
     """
     from pytest_ddl.bench.counters.changes import NAMES
     from pytest_ddl.bench.gate.gating import gate as own_gate
-    from pytest_ddl.bench.gate.worktrees import GateUsageError
     from pytest_ddl.bench.git import GitError
 
     functions = _functions(targets)
@@ -73,7 +72,7 @@ def gate_confirmation(
         strategy = _text(found.strategy, found.replicas)
         try:
             result = limited(before, after, target, strategy, **given)
-        except (GateUsageError, GitError, ValueError) as error:
+        except (GitError, ValueError) as error:
             raise NotRerunError(f"the gate could not run: {error}") from error
         cell = result.cells[0]
         if family(series.benchmark).name in RERUN:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +11,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ddl.bench.launching.answers import GIVEN_UP, PARTING, BenchError
 from pytest_ddl.bench.launching.machine import machine_facts
 from pytest_ddl.bench.launching.pacing import Lane, Pacer, PacingError
 from pytest_ddl.bench.launching.pinning import pinned_environ
-from pytest_ddl.bench.launching.ranks import fresh_ranks
+from pytest_ddl.bench.launching.ranks import GIVEN_UP, PARTING, BenchError, Ranks, fresh_ranks, scratch_folder
 from pytest_ddl.bench.launching.records import BenchSpec, Counters, Launch
 from pytest_ddl.bench.launching.remote import LaunchOrders, RankResult, measure_training
 from pytest_ddl.cluster import strays
@@ -59,54 +56,33 @@ def launch(
     started = time.monotonic()
     deadline = started + bench.timeout
     mark = DdlMark(device=bench.device, isolation="fresh")
-    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=harness.shared_folder))
-    # Each launch has its own, so that a cache or a backup that a killed rank left behind does not affect the next
-    # launch.
-    scratch = folder / ".tmp"
-    scratch.mkdir()
-    try:
-        threads = pinned_environ(harness.registry[spec.name], spec, cores_per_replica)
-        environ = {**threads, TAG: str(folder), "TMPDIR": str(scratch), ROTATION: str(rotation)}
-        with ExitStack() as stack:
-            ranks = stack.enter_context(fresh_ranks(harness, spec, bench.device, environ=environ))
-            replicas = ranks.num_replicas
-            settings = RunSettings(
-                global_batch_size=bench.batch_for(replicas),
-                seed=bench.seed,
-                tmp_path=str(folder),
-                observe=False,
-                repeat=True,
-                overlap=bench.overlap,
-            )
-            driver = None
-            if address is None:
-                driver = stack.enter_context(_Driver(folder, ranks.number, bench, deadline))
-                address = driver.address
-            harness.offer(address)
-            orders = LaunchOrders(address, bench.warm_up, cores_per_replica, bench.energy, canary, bench.count_all)
-            results: list[RankResult] = ranks.call(
-                measure_training,
-                train,
-                settings,
-                orders,
-                deadline=deadline,
-                doing="while it was measured",
-                patience=lambda result: PARTING if result.finished else GIVEN_UP,
-                refusal=_ended_early,
-            )
-            device = harness.device_for(spec, mark)
-    finally:
-        # The ranks' process groups have ended, but not processes that ranks started in sessions of their own.
-        strays.kill_tagged(str(folder), TAG)
-        shutil.rmtree(folder, ignore_errors=True)
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch_folder(harness.shared_folder, "bench-"))
+        environ = _environ(harness, spec, cores_per_replica, folder)
+        # By then the ranks' process groups have ended, but not processes that ranks started in sessions of their own.
+        stack.callback(strays.kill_tagged, str(folder), TAG)
+        environ[ROTATION] = str(rotation)
+        ranks = stack.enter_context(fresh_ranks(harness, spec, bench.device, environ=environ))
+        batch = bench.batch_for(ranks.num_replicas)
+        settings = RunSettings(
+            batch, seed=bench.seed, tmp_path=str(folder), observe=False, repeat=True, overlap=bench.overlap
+        )
+        driver = None
+        if address is None:
+            driver = stack.enter_context(_Driver(folder, ranks.number, bench, deadline))
+            address = driver.address
+        harness.offer(address)
+        orders = LaunchOrders(address, bench.warm_up, cores_per_replica, bench.energy, canary, bench.count_all)
+        results = _measured(ranks, train, settings, orders, deadline)
+        device = harness.device_for(spec, mark)
     if driver is not None and driver.failure is not None:
         raise BenchError(f"the ranks ended, but not the measurement: {driver.failure}")
     return Launch(
         strategy=str(spec),
-        replicas=replicas,
+        replicas=ranks.num_replicas,
         ranks=tuple(result.timing for result in results),
         counters=of_all_ranks([result.counters for result in results]),
-        global_batch_size=settings.global_batch_size,
+        global_batch_size=batch,
         steps_per_block=bench.steps_per_block,
         wall_seconds=time.monotonic() - started,
         device=device,
@@ -114,6 +90,33 @@ def launch(
         machine={**machine_facts(), **_launcher(harness)},
         versions=results[0].versions,
     )
+
+
+def _measured(
+    ranks: Ranks, train: Callable[[Any], Any], settings: RunSettings, orders: LaunchOrders, deadline: float
+) -> list[RankResult]:
+    results: list[RankResult] = ranks.call(
+        measure_training,
+        train,
+        settings,
+        orders,
+        deadline=deadline,
+        doing="while it was measured",
+        patience=lambda result: PARTING if result.finished else GIVEN_UP,
+        refusal=_ended_early,
+    )
+    return results
+
+
+def _environ(harness: Harness, spec: StrategySpec, cores_per_replica: int, folder: Path) -> dict[str, str]:
+    """Return the environment variables of the ranks of a launch, which writes its files to a folder of its own.
+
+    So a cache or a backup that a killed rank left behind does not affect the next launch.
+    """
+    scratch = folder / ".tmp"
+    scratch.mkdir()
+    threads = pinned_environ(harness.registry[spec.name], spec, cores_per_replica)
+    return {**threads, TAG: str(folder), "TMPDIR": str(scratch)}
 
 
 def _launcher(harness: Harness) -> dict[str, str]:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import ClassVar
+
+from pytest_ddl.json_records import JsonRecord
 
 FOREIGN_CORES = 0.10
 """Share of the machine's cores that other processes may use on average while blocks run."""
@@ -93,8 +96,10 @@ def _gpus() -> list[str]:
 
 
 @dataclass(frozen=True)
-class Load:
+class Load(JsonRecord):
     """Load of the machine between two readings."""
+
+    DERIVED: ClassVar = ("problem",)
 
     seconds: float
     foreign_cores: float | None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from pytest_ddl.json_records import JsonRecord
 
 SEED = 20_201
 LONGEST = 1_000_000.0
@@ -181,12 +183,14 @@ class RankTiming:
 
 
 @dataclass(frozen=True)
-class Launch:
+class Launch(JsonRecord):
     """One launch: fresh processes that run blocks of steady steps under one variant of a strategy.
 
     Statistics treat each launch as one sample. Blocks of one launch share its memory layout and placement, so their
     spread understates the spread between launches (Kalibera and Jones 2013, arXiv 2007.10899).
     """
+
+    DERIVED: ClassVar = ("derived",)
 
     strategy: str
     """Variant of the strategy, for example ``mirrored[replicas=2]``."""
@@ -258,39 +262,11 @@ class Launch:
         """Wall time of the steady steps in seconds."""
         return sum(self.step_seconds) * self.steps_per_block
 
-    def as_json(self) -> dict[str, Any]:
-        """Return numbers, strings, lists and dicts only; values that follow from the others are under ``derived``."""
-        derived = {
+    @property
+    def derived(self) -> dict[str, Any]:
+        """Values that follow from the others, for programs that read the JSON."""
+        return {
             "step_seconds": self.step_seconds,
             "median_step_seconds": self.median_step_seconds,
             "throughput": self.throughput,
         }
-        return {**asdict(self), "derived": derived}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Launch:
-        """Return the launch that :meth:`as_json` of any version of pytest-ddl wrote; unknown fields are ignored.
-
-        Versions differ if pytest-ddl itself is gated: each version writes its own records, and one may have a counter
-        that the other lacks.
-        """
-        ranks = tuple(
-            RankTiming(
-                **{
-                    **_known(RankTiming, rank),
-                    "blocks": tuple(rank["blocks"]),
-                    "remarks": tuple(rank.get("remarks", ())),
-                    "energy": EnergyReading(**_known(EnergyReading, rank["energy"])),
-                }
-            )
-            for rank in data["ranks"]
-        )
-        counted = _known(Counters, data["counters"])
-        counted.update({name: tuple(counted.get(name, ())) for name in ("misplaced", "notes", "uncounted")})
-        counted["of_steps"] = {name: tuple(each) for name, each in counted.get("of_steps", {}).items()}
-        return cls(**{**_known(cls, data), "ranks": ranks, "counters": Counters(**counted)})
-
-
-def _known(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    names = {item.name for item in fields(kind)}
-    return {name: value for name, value in data.items() if name in names}

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from pytest_ddl.bench.launching.records import Launch
 from pytest_ddl.bench.metrics.registry import NoNumberError, metric
+from pytest_ddl.json_records import JsonRecord
 
 KINDS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
@@ -25,8 +26,10 @@ KINDS: dict[str, Callable[[int], float]] = {
 
 
 @dataclass(frozen=True)
-class CollectiveTiming:
+class CollectiveTiming(JsonRecord):
     """Times of collectives of one kind and size that ran one after the other in one launch."""
+
+    DERIVED: ClassVar = ("derived",)
 
     strategy: str
     kind: str
@@ -57,15 +60,10 @@ class CollectiveTiming:
         """Bus bandwidth in bytes/s; see :func:`~pytest_ddl.bench.metrics.communication.bus_bandwidth`."""
         return bus_bandwidth(self.kind, self.size, self.seconds, self.replicas)
 
-    def as_json(self) -> dict[str, Any]:
-        derived = {name: getattr(self, name) for name in ("seconds", "algorithm_bandwidth", "bus_bandwidth")}
-        return {**asdict(self), "derived": derived}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CollectiveTiming:
-        """Return the timing that :meth:`as_json` wrote."""
-        given = {key: value for key, value in data.items() if key != "derived"}
-        return cls(**{**given, "samples": tuple(given["samples"])})
+    @property
+    def derived(self) -> dict[str, float]:
+        """Values that follow from the others, for programs that read the JSON."""
+        return {name: getattr(self, name) for name in ("seconds", "algorithm_bandwidth", "bus_bandwidth")}
 
     def __str__(self) -> str:
         return (

@@ -58,7 +58,7 @@ class InstalledModules:
 
     def __init__(self) -> None:
         self._spaces: dict[str, list[_Space]] = {}
-        self._referred = {name for module in loaded() for name in _referred(module)}
+        self._referred = {name for module in loaded().values() for name in _referred(module)}
         packages = {name.partition(".")[0] for name in self._referred if is_package(name)}
         for name, module in list(sys.modules.items()):
             if isinstance(module, ModuleType) and _is_watched(name, module):

@@ -8,8 +8,10 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from pytest_ddl.cluster.state import dict_versions
 
 _PYTHON = frozenset(
     (
@@ -35,13 +37,23 @@ class _Owner:
 
     New attributes are reported only for classes, because a module gets one whenever a submodule is imported.
     """
+    version: dict_versions.Version = field(init=False)
+    """Number that changes with the namespace."""
+    unchanged: int = field(init=False)
+    """Version in which the namespace had the remembered attributes."""
+
+    def __post_init__(self) -> None:
+        self.version = dict_versions.version_of(self.namespace)
+        self.unchanged = self.version.value if dict_versions.EXIST else -1
 
     def changes(self) -> Iterator[tuple[str, Any]]:
         """Yield the name and the present value of each function and class that was replaced, removed or overridden."""
+        version = self.version.value
         try:
             # Tuples are compared in C and by identity first. A loop over the attributes would take ten times as long.
             present = tuple(self.namespace.values())
             if (present if self.bases else present[: len(self.values)]) == self.values:
+                self.unchanged = version if dict_versions.EXIST else -1
                 return
         except Exception:
             # The comparison of a replaced value has no truth value if the value is an array.
@@ -66,6 +78,8 @@ class Libraries:
         """Return the present values of attributes that were replaced, by full name."""
         found = {}
         for owner in self._owners:
+            if owner.version.value == owner.unchanged:
+                continue
             for name, value in owner.changes():
                 key = f"{owner.name}.{name}"
                 if self._known.get(key, owner) is not value:

@@ -18,10 +18,11 @@ from pytest_ddl.cluster.state import process_settings
 from pytest_ddl.cluster.state.libraries import Libraries
 from pytest_ddl.cluster.state.process_settings import DIRECTORY, ENVIRON, MISSING, PATH, TENSORFLOW_SEED
 from pytest_ddl.cluster.state.surroundings import Surroundings
-from pytest_ddl.cluster.state.user_modules import UserModules
+from pytest_ddl.cluster.state.user_modules import UserModules, loaded
 
+# The zygote imports this module after the frameworks, so all workers share what is remembered and judged here.
 LIBRARIES = Libraries()
-"""Remembered libraries. The zygote imports this module after the frameworks, so all workers share this memory."""
+loaded()
 MAX_NAMED = 5
 """Maximum number of changes in a message. One change is enough to find the test that made it."""
 

@@ -14,9 +14,39 @@ from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import is_
 from typing import Any
 
 from pytest_ddl.cluster.state.user_files import is_user_file
+
+
+class Trace:
+    """Visited objects that may change, each with what it referred to.
+
+    Describing the globals of a project anew takes ten times as long as comparing references, and mostly nothing has
+    changed. The trace keeps the referred objects, so that no other one gets the identity of one of them.
+    """
+
+    def __init__(self) -> None:
+        self._references: list[tuple[Callable[[Any], tuple[Any, ...]], Any, tuple[Any, ...]]] = []
+        self._contents: list[tuple[Callable[[Any], Any], Any, Any]] = []
+
+    def refers(self, read: Callable[[Any], tuple[Any, ...]], value: Any) -> None:
+        """Note an object that is unchanged if ``read`` returns the same objects again."""
+        self._references.append((read, value, read(value)))
+
+    def contains(self, read: Callable[[Any], Any], value: Any) -> None:
+        """Note an object that is unchanged if ``read`` returns something equal again."""
+        self._contents.append((read, value, read(value)))
+
+    def is_unchanged(self) -> bool:
+        """Return True if no visited object has changed. False means that the values have to be compared."""
+        for read, value, items in self._references:
+            present = read(value)
+            if len(present) != len(items) or not all(map(is_, present, items)):
+                return False
+        return all(read(value) == content for read, value, content in self._contents)
+
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice})
 _VALUE_MODULES = frozenset({"datetime", "decimal", "fractions", "pathlib", "uuid", "zoneinfo"})
@@ -27,6 +57,8 @@ the interpreter does in C."""
 _DEEPEST = 50
 """Maximum number of containers in each other. A deeper one is described apart and compared by identity too, so that no
 recursion is too deep."""
+_TRACED_ITEMS = 1 << 16
+"""Maximum number of items of a container whose items are kept and compared by their identity."""
 _SAMPLED_BYTES = 1 << 24
 """Maximum bytes of an array that is compared completely. If an array is larger, only equally spaced rows of about this
 total size are compared."""
@@ -39,17 +71,19 @@ class Remembered:
     value: Any = field(compare=False, repr=False)
     """The object itself. It is kept so that no other object can get its identity."""
     content: Any
+    _trace: Trace | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, value: Any) -> Remembered:
-        return cls(value, _Walk().whole(value))
+        trace = Trace()
+        return cls(value, _Walk(trace).whole(value), trace)
 
     def holds(self, value: Any) -> bool:
         """Return whether ``value`` has the remembered content. For most objects, the content includes the identity."""
-        if value is self.value and type(value) in _ATOMS:
-            return True
         try:
-            return bool(self.content == _Walk().whole(value))
+            if value is self.value and self._trace is not None and self._trace.is_unchanged():
+                return True
+            return bool(self.content == _described(value))
         except Exception:
             return value is self.value
 
@@ -88,7 +122,8 @@ class _Walk:
     Another object is described by its identity, and its attributes are described apart.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trace: Trace | None = None) -> None:
+        self._trace = trace
         self._digests: dict[int, Any] = {}
         """Identity of a container -> its description."""
         self._apart: dict[int, Any] = {}
@@ -101,7 +136,7 @@ class _Walk:
         root = self._content(value, 0)
         while self._waiting:
             one = self._waiting.popleft()
-            self._apart[id(one)] = self._of_container(one, 0) if _is_container(one) else self._of_object(one)
+            self._apart[id(one)] = self._of_own_container(one, 0) if _is_container(one) else self._of_object(one)
         return (root, self._apart) if self._apart else root
 
     def _content(self, value: Any, depth: int) -> Any:
@@ -121,8 +156,26 @@ class _Walk:
         if id(value) not in self._digests:
             self._kept.append(value)
             self._digests[id(value)] = "above", id(value)
-            self._digests[id(value)] = self._of_container(value, depth)
+            self._digests[id(value)] = self._of_own_container(value, depth)
         return self._digests[id(value)]
+
+    def _of_own_container(self, value: Any, depth: int) -> Any:
+        """Describe a container that is not made here, and trace it."""
+        if self._trace is not None and len(value) > _TRACED_ITEMS:
+            self._contains(_described, value)
+        elif isinstance(value, (dict, types.MappingProxyType)):
+            self._refers(_entries, value)
+        elif type(value) not in (tuple, frozenset):
+            self._refers(tuple, value)
+        return self._of_container(value, depth)
+
+    def _refers(self, read: Callable[[Any], tuple[Any, ...]], value: Any) -> None:
+        if self._trace is not None:
+            self._trace.refers(read, value)
+
+    def _contains(self, read: Callable[[Any], Any], value: Any) -> None:
+        if self._trace is not None:
+            self._trace.contains(read, value)
 
     def _of_container(self, value: Any, depth: int) -> Any:
         kind = type(value)
@@ -146,25 +199,59 @@ class _Walk:
     def _of_object(self, value: Any) -> Any:
         # Containers that are made here have no lasting identity.
         if isinstance(value, functools.partial):
-            return self._of_container([value.func, value.args, value.keywords], 0)
+            self._refers(_of_partial, value)
+            return self._of_container(_of_partial(value), 0)
         if isinstance(value, types.FunctionType):
+            self._refers(_of_function, value)
             public = {name: item for name, item in vars(value).items() if not name.startswith("_")}
             # A list as a default value keeps the items that a call appends to it.
             return id(value.__code__), self._of_container([value.__defaults__, value.__kwdefaults__, public], 0)
-        generator = generator_state(value)
-        if generator is not None:
-            return generator[0]
-        if isinstance(value, (itertools.count, bytearray)):
-            return repr(value)
         numpy = sys.modules.get("numpy")
-        if numpy is not None and isinstance(value, numpy.ndarray):
-            is_plain = not value.dtype.hasobject
-            content = _digest(value) if is_plain else self._of_container(value.ravel().tolist(), 0)
-            return str(value.dtype), value.shape, content
-        variables = _variables(value)
-        if variables is not None:
-            return variables
-        return self._of_container(_attributes(value), 0) if _is_open(value) else None
+        if numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.hasobject:
+            self._contains(_described, value)
+            return str(value.dtype), value.shape, self._of_container(value.ravel().tolist(), 0)
+        content = _content_of_object(value)
+        if content is not None:
+            self._contains(_content_of_object, value)
+            return content
+        if not _is_open(value):
+            return None
+        self._refers(_entries_of_attributes, value)
+        return self._of_container(_attributes(value), 0)
+
+
+def _described(value: Any) -> Any:
+    return _Walk().whole(value)
+
+
+def _entries(value: Any) -> tuple[Any, ...]:
+    return (*value.keys(), *value.values())
+
+
+def _of_partial(value: Any) -> tuple[Any, ...]:
+    return value.func, value.args, value.keywords
+
+
+def _of_function(value: Any) -> tuple[Any, ...]:
+    own = vars(value)
+    return (value.__code__, value.__defaults__, value.__kwdefaults__, *own, *own.values())
+
+
+def _entries_of_attributes(value: Any) -> tuple[Any, ...]:
+    return _entries(_attributes(value))
+
+
+def _content_of_object(value: Any) -> Any:
+    """Return the content of an object that is compared as a whole; ``None`` for all other objects."""
+    generator = generator_state(value)
+    if generator is not None:
+        return generator[0]
+    if isinstance(value, (itertools.count, bytearray)):
+        return repr(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return str(value.dtype), value.shape, _digest(value)
+    return _variables(value)
 
 
 def _is_container(value: Any) -> bool:

@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 from typing import Any
 
-from pytest_ddl.cluster.state import imported_files
+from pytest_ddl.cluster.state import user_files
 from pytest_ddl.cluster.state.remembered import Remembered, generator_state
 from pytest_ddl.cluster.state.user_files import is_user_file
 
@@ -35,7 +35,7 @@ class UserModules:
         """Remember the present state. Later states are compared with it."""
         self._expected.clear()
         self._rewind.clear()
-        for module in loaded():
+        for module in loaded().values():
             self._imported(module)
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
@@ -44,7 +44,7 @@ class UserModules:
     def changes(self) -> dict[str, Remembered]:
         """Return the present values that differ from the expected ones, by ``module:name``."""
         found: dict[str, Remembered] = {}
-        for module in loaded():
+        for module in loaded().values():
             if module.__name__ not in self._expected:
                 # The module was added without an import, so its original state is unknown.
                 self._imported(module)
@@ -86,7 +86,7 @@ class UserModules:
 
     def _imported(self, module: ModuleType) -> None:
         # Now, because a module that a call has imported is not loaded any more after it.
-        imported_files.note([module])
+        user_files.note([module])
         self._expected[module.__name__] = expected = {}
         for name, value in _state(module):
             generator = generator_state(value)
@@ -111,21 +111,29 @@ def _generator(value: Any) -> tuple[str, int]:
     return "generator", id(value)
 
 
-_OTHERS = {"__main__", "__mp_main__"}
-"""Names of modules that do not belong to the user. There are thousands, so each is checked only once."""
+_OTHERS: dict[str, ModuleType | None] = {}
+"""Loaded modules that do not belong to the user. There are thousands, so each is judged only once."""
 
 
-def loaded() -> list[ModuleType]:
-    """Return the modules of the user that are loaded."""
-    found = []
-    for name in sorted(sys.modules.keys() - _OTHERS):
+def loaded() -> dict[str, ModuleType]:
+    """Return the modules of the user that are loaded, by the names under which they are loaded."""
+    found: dict[str, ModuleType] = {}
+    for name in sorted(sys.modules.keys() - _OTHERS.keys()):
         module = sys.modules.get(name)
         # getattr would import a module that is imported lazily.
-        if isinstance(module, ModuleType) and is_user_file(vars(module).get("__file__")):
-            found.append(module)
+        is_script = name in ("__main__", "__mp_main__")
+        if isinstance(module, ModuleType) and not is_script and is_user_file(vars(module).get("__file__")):
+            found[name] = module
         else:
-            _OTHERS.add(name)
+            _OTHERS[name] = module
     return found
+
+
+def judge_replaced() -> None:
+    """Judge a name again if another module has it than the one that was judged."""
+    for name, module in list(_OTHERS.items()):
+        if sys.modules.get(name) is not module:
+            del _OTHERS[name]
 
 
 def _state(module: ModuleType) -> Iterator[tuple[str, Any]]:

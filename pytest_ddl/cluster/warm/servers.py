@@ -47,7 +47,7 @@ _FREE = frozenset(
         *("PWD", "OLDPWD", "SHLVL", "_", "HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP", "COLUMNS", "LINES", "PS1"),
         *("TERM", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "COLORTERM", "DISPLAY", "WINDOWID", "TMUX", "TMUX_PANE"),
         *("PYTHONPATH", "LS_COLORS", "LESSOPEN", "LESSCLOSE", "EDITOR", "PAGER", "VISUAL", "MAIL", "HOSTNAME"),
-        "INVOCATION_ID",
+        *("INVOCATION_ID", "PY_COLORS"),
         # Read when a device is made. A run sets it for itself, and pytest-ddl warm does not.
         GPU_GROWTH,
     )
@@ -55,6 +55,8 @@ _FREE = frozenset(
 _FREE_PREFIXES = ("PYTEST_", "SSH_", "XDG_", "GITHUB_", "RUNNER_", "VSCODE_", "_PYTEST_DDL_", "DBUS_", "COV_CORE_")
 """Environment variables that importing TensorFlow and Keras does not read. All others are part of the key. A zygote
 gets the environment of its run in any case."""
+_SET_BY_IMPORT = frozenset((("ENABLE_RUNTIME_UPTIME_TELEMETRY", "1"), ("HDF5_PLUGIN_PATH", "disable")))
+"""Variables that TensorFlow sets when it is imported. A server fits a run whose pytest process has imported it, too."""
 
 
 class WarmError(RuntimeError):
@@ -92,7 +94,10 @@ class Server:
         if path == self.path:
             return None
         own, given = ([entry for entry in one.split(os.pathsep) if entry] for one in (self.path, path))
-        if any(file.startswith(os.path.join(os.path.abspath(entry), "")) for entry in own for file in self.files):
+        # Folders between those of the server matter only if they have a module of the same name.
+        if [entry for entry in given if entry in own] == own:
+            given = [entry for entry in given if entry not in own]
+        elif any(file.startswith(os.path.join(os.path.abspath(entry), "")) for entry in own for file in self.files):
             return f"PYTHONPATH is not {self.path}"
         for folder in given:
             found = {name.partition(".")[0] for name in _names(folder)}.intersection(self.modules)
@@ -161,7 +166,7 @@ def key_of(environ: Mapping[str, str]) -> str:
     facts = [
         (sys.executable, sys.version, sys.prefix, os.path.abspath(pytest_ddl.__file__)),
         sorted((folder, _names(folder), _path_files(folder)) for folder in folders if os.path.isdir(folder)),
-        sorted(item for item in environ.items() if not _is_free(item[0])),
+        sorted(item for item in environ.items() if not _is_free(item[0]) and item not in _SET_BY_IMPORT),
         keras.read_text(errors="replace") if keras.is_file() else "",
         (os.getuid(), os.getgid(), os.getpriority(os.PRIO_PROCESS, 0)),
         [resource.getrlimit(number)[1] for number in SOFT_LIMITS],

@@ -41,6 +41,12 @@ DATA = (
         ),
     ),
     Cause(
+        "examples-equal",
+        "All replicas consumed equal examples in every step, so that mistakes of one replica do not show.",
+        Fix("Use data whose examples differ, for example random numbers from a fixed seed in place of ones."),
+        legitimate=True,
+    ),
+    Cause(
         "global-batch-wrong",
         "The replicas' batches do not add up to the global batch.",
         Fix(

@@ -18,6 +18,7 @@ _ONE_DECISION_FOR_AN_OPTIMIZER = f"""
 count = tf.distribute.get_strategy().num_replicas_in_sync  # the optimizer adds them up again
 gradients = [gradient / count for gradient in gradients]
 """
+_CLIP_THE_SUM = "Add the gradients up before they are clipped: put these lines in place of those that clip them now."
 _CLIPPED = f"""
 {_REDUCED}
 gradients, _norm = tf.clip_by_global_norm(gradients, limit)
@@ -55,8 +56,9 @@ GRADIENTS = (
         "gradient-scaled-by-replica-count",
         "The gradient is summed over replicas without dividing the loss by the global batch: it is N times too large.",
         Fix(
-            "Use tf.nn.compute_average_loss with the size of the global batch instead of tf.reduce_mean, and reduce "
-            "the gradients once (optimizer.apply_gradients already adds them up).",
+            "Divide the sum of the losses by the size of the global batch, as tf.nn.compute_average_loss does, and not "
+            "by the number of a replica's examples, as tf.reduce_mean does. Reduce the gradients once "
+            "(optimizer.apply_gradients already adds them up).",
             _AVERAGE,
             {
                 Form.FIT: Fix(
@@ -101,12 +103,12 @@ GRADIENTS = (
         "gradient-clipped-before-aggregation",
         "Gradients were clipped on each replica before they were summed, so the limit applies to parts of the batch.",
         Fix(
-            "Add the gradients up before they are clipped. Do not pass clipnorm, global_clipnorm or clipvalue to a "
-            "Keras 3 optimizer under a strategy.",
+            "Add the gradients up before they are clipped: put these lines in place of the line that clips them now, "
+            "or of the argument clipnorm, global_clipnorm or clipvalue of a Keras 3 optimizer.",
             _CLIPPED_FOR_AN_OPTIMIZER,
             {
-                Form.MODULE: Fix("Add the gradients up before they are clipped.", _CLIPPED),
-                Form.TRAIN_STEP: Fix("Add the gradients up before they are clipped.", _CLIPPED_FOR_AN_OPTIMIZER),
+                Form.MODULE: Fix(_CLIP_THE_SUM, _CLIPPED),
+                Form.TRAIN_STEP: Fix(_CLIP_THE_SUM, _CLIPPED_FOR_AN_OPTIMIZER),
                 Form.FIT: Fix(
                     "Keras 3 applies clipnorm, global_clipnorm and clipvalue on each replica. Leave them out, and clip "
                     "in an optimizer of your own, which adds the gradients up first.",
@@ -192,9 +194,12 @@ GRADIENTS = (
     ),
     Cause(
         "batch-coupled-loss",
-        "The loss of an example depends on the other examples of its batch, and a replica sees only its part.",
+        "The loss or the weight of an example depends on the other examples of its batch, and a replica sees only its "
+        "part.",
         Fix(
             "Gather what the loss compares from all replicas, and divide the loss of the whole batch by their number. "
+            "If it is weights that come from the batch, for example from the share of each class in it, compute them "
+            "from the gathered labels. "
             "If the replica function selects or leaves out examples, do that in the dataset, before the batch is "
             "split.",
             """

@@ -14,6 +14,7 @@ if context is not None:  # None while Keras builds the model
 """.rstrip()
 _SUM_SHARE_IN_A_LAYER = f'{_UNLESS_BUILDING}\n    share = context.all_reduce("sum", share)'
 _SUM_GRADIENTS = 'gradients = tf.distribute.get_replica_context().all_reduce("sum", gradients)'
+_AVERAGE = "loss = tf.nn.compute_average_loss(per_example_loss, global_batch_size=global_batch_size)"
 _RIGHT = "The reported loss is right (LOSS-EQ passes), "
 _CONDITION = (
     "Look at the condition under which the program assigns it: a replica or worker decides by its own data or number. "
@@ -50,6 +51,17 @@ SPECIAL: Mapping[str, Fix] = {
         _RIGHT + "so look at the gradients: all_reduce adds them up, and the optimizer adds them up once more. Divide "
         "what all_reduce returns, or leave all_reduce out.",
         "gradients = [gradient / strategy.num_replicas_in_sync for gradient in gradients]",
+    ),
+    "average-of-a-part": Fix(
+        "The program calls tf.nn.compute_average_loss already. Look at its global_batch_size: it must be the number of "
+        "examples of all replicas together, and not that of one replica. If it is, look for gradients that are added "
+        "up twice: optimizer.apply_gradients already adds them up.",
+        _AVERAGE,
+    ),
+    "sum-switched-off": Fix(
+        "The program tells its optimizer not to add up the gradients of the replicas. Leave out "
+        "skip_gradients_aggregation=True (or experimental_aggregate_gradients=False), or add the gradients up before.",
+        "optimizer.apply_gradients(zip(gradients, model.trainable_variables))",
     ),
     "assigned-mean": Fix(
         _RIGHT + "and aggregation=MEAN averages what the replicas assign. Add the gradients up first. If each replica "
@@ -145,6 +157,10 @@ SPECIAL: Mapping[str, Fix] = {
         """,
     ),
     "watched-otherwise": Fix(Hint.WATCH_ALIKE()),
+    "watched-late": Fix(
+        "Record the steps that change it, so that each of them is compared and the cause can be found: train it with "
+        f"{Hint.LOOPS()}."
+    ),
     # Concurrent closures of a coordinator.
     "lost-by-closures": Fix(
         "Use the optimizer, or assign_add or assign_sub of a tf.Variable; never assign(v + x) in several closures. The "

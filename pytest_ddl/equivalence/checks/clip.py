@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import Clip, clips_between, close_by, global_norm
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.effective import counted_updates, effective, rule_for, settings_of
 from pytest_ddl.equivalence.evidence.gradients import by_replica, observed, total
 from pytest_ddl.equivalence.evidence.observe import of_kind
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, not_applicable, passed
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind
@@ -163,9 +164,10 @@ def _by_the_program(record: TrainingRecord, step: int, tolerance: Tolerance) -> 
         return _Violation(
             "gradient-clipped-before-aggregation",
             step,
-            f"each replica clipped its own gradient ({clip}) before the gradients were summed",
-            f"each replica handed the gradient that it computed, cut by {clip}, to the optimizer; their sum has a size "
-            f"of {size:.4g}, but the sum cut by the limit would have {clip.size(right):.4g}",
+            f"each replica clipped its own gradient (to {clip.words}) before the gradients were summed",
+            f"each replica handed the gradient that it computed to the optimizer, clipped to {clip.words}; their sum "
+            f"has a size of {size:.4g}, but the sum of the whole gradients, clipped once, would have "
+            f"{clip.size(right):.4g}",
             size,
             clip.limit,
         )

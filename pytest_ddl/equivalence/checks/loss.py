@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.evidence.bounds import Bound, Decision
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import is_running_mean, shown_by_fit
 from pytest_ddl.equivalence.evidence.one_sided import lone_losses
-from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, passed
 from pytest_ddl.records import BatchRecord, RankRecord, TrainingRecord

@@ -11,14 +11,14 @@ from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
 from pytest_ddl.equivalence.diagnosis.alike import Wrong, formulas, steps_alike
 from pytest_ddl.equivalence.diagnosis.reported import Reported, results, values
-from pytest_ddl.equivalence.evidence.arrays import all_finite, difference
+from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude
+from pytest_ddl.equivalence.evidence.bounds import Decision
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
-from pytest_ddl.equivalence.evidence.metric_state import Pair, combined, counted_by_replica, pairs, resummed
+from pytest_ddl.equivalence.evidence.metric_state import Pair, combined, counted_by_replica, jumps, pairs, resummed
 from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.one_sided import listed, lone_results, lone_values, lone_variables
 from pytest_ddl.equivalence.evidence.results import Returned, returned
-from pytest_ddl.equivalence.evidence.tolerance import Decision
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Reason, Unjudged
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed, unmatched
 from pytest_ddl.hints import Hint
@@ -55,9 +55,9 @@ class _Seen:
 
 
 def check_metric(comparison: Comparison) -> CheckResult:
-    """Compare metric state, named values and results of calls as long as the weights agree."""
+    """Compare metric state, named values and results of calls as long as the weights agree, and the run lasts."""
     reference, distributed = comparison.records
-    if distributed.errors or reference.errors:
+    if reference.errors:
         return not_applicable(CHECK, "the run failed, see RUN")
     if not (reference.ranks and distributed.ranks):
         return inconclusive(CHECK, "no rank left a record")
@@ -66,8 +66,9 @@ def check_metric(comparison: Comparison) -> CheckResult:
     if diverged == 0:
         return not_applicable(CHECK, "the weights differ before the first step")
     sound = steps if diverged is None else diverged - 1
-    unlike = unmatched(CHECK, reference, distributed, (VariableKind.METRIC,), "metric-wrong")
-    seen = _Seen(findings=unlike, taken_over=reference.taken_over)
+    seen = _Seen(taken_over=reference.taken_over)
+    if not distributed.errors:  # a run that failed may have made fewer metrics
+        seen.findings = unmatched(CHECK, reference, distributed, (VariableKind.METRIC,), "metric-wrong")
     _results(comparison, sound, seen)
     _state(comparison, sound, seen)
     _values(comparison, sound, seen)
@@ -75,9 +76,12 @@ def check_metric(comparison: Comparison) -> CheckResult:
     if seen.findings:
         # Report the earliest place of each name first. A wrong history is more useful than its single steps.
         return failed(CHECK, sorted(seen.findings, key=lambda finding: finding.step or 0))
+    if distributed.errors:
+        return _before_its_end(seen, skipped)
     seen.alone += lone_results(reference, distributed, sound) + lone_values(reference, distributed, sound)
     if seen.alone:
-        return inconclusive(CHECK, f"recorded on one side only: {listed(seen.alone)}; record them in every run")
+        reason = f"recorded on one side only: {listed(seen.alone)}; record them in every run"
+        return inconclusive(CHECK, reason, in_program=True)
     unread = lone_variables(reference, distributed, (VariableKind.METRIC,))
     if unread is not None:
         return inconclusive(CHECK, unread)
@@ -96,6 +100,14 @@ def check_metric(comparison: Comparison) -> CheckResult:
         result = not_applicable(CHECK, why, Hint.METRICS())
     later = _later(reference, distributed, sound)
     return replace(result, unjudged=tuple(dict.fromkeys([*seen.skipped, *later])))
+
+
+def _before_its_end(seen: _Seen, skipped: str) -> CheckResult:
+    """Judge a run that failed, by what both sides recorded before."""
+    if not seen.compared and not seen.skipped:
+        return not_applicable(CHECK, "the run failed, see RUN")
+    result = passed(CHECK, f"{seen.compared} values before the run failed{skipped}")
+    return replace(result, unjudged=tuple(dict.fromkeys(seen.skipped)))
 
 
 def _later(reference: TrainingRecord, distributed: TrainingRecord, sound: int) -> list[Unjudged]:
@@ -197,6 +209,9 @@ def _wrong_state(comparison: Comparison, step: int, seen: _Seen) -> list[tuple[P
             continue
         again = comparison.tolerance.again
         repeated = again.value(pair.ours.index, step) if again is not None and again.num_steps >= step else None
+        if jumps(comparison.tolerance, pair.ours.index, step, difference(actual, desired).error):
+            seen.skipped.append(Unjudged(pair.ours.name, Reason.JUMPS))
+            continue
         value = Reported(pair.ours.name, step, actual, desired, bound, repeated)
         if seen.is_wrong(value):
             wrong.append((pair, Wrong(value, formulas(reference, distributed, pair, value))))
@@ -249,6 +264,7 @@ def _finding(
         worker=rank.rank,
         error=found.error,
         tolerance=value.bound.value,
+        scale=magnitude(value.desired),
         fix=SPECIAL["parts-of-a-value"] if by_hand else fix_of(cause),
         observed=found.actual,
         expected=found.desired,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.checks.parameter_server import reads_too_early
-from pytest_ddl.equivalence.evidence.arrays import difference, same
+from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff
+from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude, same
+from pytest_ddl.equivalence.evidence.bounds import Bound
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
-from pytest_ddl.equivalence.evidence.effective import moved
-from pytest_ddl.equivalence.evidence.gradients import calls
-from pytest_ddl.equivalence.evidence.observe import of_kind, shared_steps
-from pytest_ddl.equivalence.evidence.tolerance import Bound
-from pytest_ddl.equivalence.evidence.unmoved import unmoved
+from pytest_ddl.equivalence.evidence.effective import counted_updates, moved, rate_of
+from pytest_ddl.equivalence.evidence.gradients import by_replica, calls, total
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, of_kind, shared_steps, update
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Reason, Unjudged
 from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, no_steps, not_applicable, passed
 from pytest_ddl.hints import Hint
@@ -52,7 +53,8 @@ def check_moves(comparison: Comparison) -> CheckResult:
         return failed(CHECK, findings)
     if not moving:
         return inconclusive(CHECK, "no trainable variable moved on one device")
-    still = [v.name for v in trainable if v not in moving]
+    recorded = [v for v in trainable if reference.value(v.index, steps) is not None]
+    still = [v.name for v in recorded if v not in moving]
     idle = [v.name for v in of_kind(reference, VariableKind.ITERATIONS) if _counts_nothing(reference, v, steps)]
     not_judged = f"; not judged, because they do not move on one device: {', '.join(still[:3])}" if still else ""
     result = passed(CHECK, f"{len(moving)} of {len(trainable)} trainable variables moved{not_judged}")
@@ -141,3 +143,65 @@ def _finding(
     bound = Bound(0.0, "whether a variable moves is exact")
     place = Place(variable, 1, 0, distributed.ranks[0].replicas[0], difference(actual, desired), bound)
     return finding_at(CHECK, place, f"{variable.name} {what} every replica", cause)
+
+
+def unmoved(record: TrainingRecord) -> Iterator[tuple[VariableRecord, int, str]]:
+    """Yield ``(variable, first step, evidence)`` of weights that should have moved in this run but never did.
+
+    A gradient that is computed but not applied may be intended: accumulated, logged, held back as zeros, or used with a
+    learning rate of 0. So a weight with a visible gradient is named only if no learning rate is known to be 0, and:
+
+    * its gradient was handed to the optimizer and was not zero,
+    * or its gradient was never handed over, and another weight of the same gradient call moved in every step,
+    * or no watched weight moved at all, and the optimizer counted an update in each of these steps.
+    """
+    trainable = of_kind(record, VariableKind.TRAINABLE)
+    steps = range(1, record.num_steps + 1)
+    moving = {step: {v.index for v in trainable if moved(record, v, step)} for step in steps}
+    still = [v for v in trainable if not any(v.index in indices for indices in moving.values())]
+    if not still or is_asynchronous(record):
+        return
+    computed = {step: total(by_replica(record, step, GradientStage.COMPUTED)) for step in steps}
+    applied = {step: total(by_replica(record, step, GradientStage.APPLIED)) for step in steps}
+    # A program may leave out the whole update if one gradient is not finite.
+    finite = [step for step in steps if all(map(all_finite, computed[step].values()))]
+    for variable in still:
+        visible = [step for step in finite if _large(record, variable, step, computed[step], moving[step])]
+        if not visible or any(rate_of(record, step) == 0.0 for step in visible):
+            continue
+        size = magnitude(computed[visible[0]][variable.index])
+        reached = f"its gradient reaches {size:.4g} in step {visible[0]}"
+        given = [step for step in visible if np.any(applied[step].get(variable.index, np.zeros(())))]
+        if given:
+            yield variable, given[0], f"{reached} and was handed to the optimizer"
+        elif any(variable.index in handed for handed in applied.values()):
+            continue  # handed over as zeros: held back on purpose
+        elif visible == finite and all(_companions(record, variable, s) & moving[s] for s in visible):
+            yield variable, visible[0], f"{reached}, and others of the same gradient call move in every step"
+        elif not any(moving.values()) and all(counted_updates(record, step) for step in visible):
+            yield variable, visible[0], f"{reached}, the optimizer counts an update, and no watched weight moves"
+
+
+def _large(
+    record: TrainingRecord, variable: VariableRecord, step: int, gradients: dict[int, Float], moving: set[int]
+) -> bool:
+    """Return whether a gradient is finite, and so large that its weight must change visibly.
+
+    The weight is assumed to move as far per unit of gradient as the other weights do.
+    """
+    gradient = gradients.get(variable.index)
+    if gradient is None or not all_finite(gradient) or not np.any(gradient):
+        return False
+    rates = [
+        magnitude(update(record, index, step)) / size
+        for index in moving
+        if index in gradients and (size := magnitude(gradients[index])) > 0
+    ]
+    spacing = 8 * unit_roundoff(variable.dtype) * magnitude(record.value(variable.index, step))
+    return min(rates, default=rate_of(record, step) or 1.0) * magnitude(gradient) > spacing
+
+
+def _companions(record: TrainingRecord, variable: VariableRecord, step: int) -> set[int]:
+    """Return the weights whose gradients came from the same calls."""
+    found = calls(record, step, GradientStage.COMPUTED)
+    return {index for call in found if variable.index in call.values for index in call.values} - {variable.index}

@@ -9,9 +9,9 @@ import numpy as np
 
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, same
+from pytest_ddl.equivalence.evidence.bounds import Bound
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
 from pytest_ddl.equivalence.evidence.observe import component_updates, is_loss_scale, of_kind, read_locally
-from pytest_ddl.equivalence.evidence.tolerance import Bound
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import failed, finding_at, not_applicable, not_observed, passed
 from pytest_ddl.hints import Hint

@@ -38,7 +38,7 @@ def check_performance(comparison: Comparison) -> CheckResult:
     if findings:
         return failed(CHECK, findings)
     most = max((len(graph.collectives) for graph in rank.graphs), default=0)
-    return passed(CHECK, f"{len(rank.graphs)} graph(s) traced, at most {most} collectives of a replica in one")
+    return passed(CHECK, f"traced graphs: {len(rank.graphs)}, most collectives of a replica in a graph: {most}")
 
 
 def _finding(cause: str, step: int, message: str, observed: str, expected: str) -> Finding:

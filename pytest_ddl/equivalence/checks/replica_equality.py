@@ -11,10 +11,9 @@ from pytest_ddl.equivalence.diagnosis.diagnose import DIVERGING, diagnose
 from pytest_ddl.equivalence.diagnosis.state_updates import NOT_AGGREGATED, of_copies, skipped_on_some
 from pytest_ddl.equivalence.evidence.arithmetic import not_deterministic
 from pytest_ddl.equivalence.evidence.arrays import difference, same
+from pytest_ddl.equivalence.evidence.bounds import Bound
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
-from pytest_ddl.equivalence.evidence.observe import is_loss_scale, read_locally
-from pytest_ddl.equivalence.evidence.owners import owner_of
-from pytest_ddl.equivalence.evidence.tolerance import Bound
+from pytest_ddl.equivalence.evidence.observe import is_loss_scale, owner_of, read_locally
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding
 from pytest_ddl.equivalence.outcomes import failed, finding_at, inconclusive, not_applicable, passed
 from pytest_ddl.hints import Hint

@@ -18,11 +18,10 @@ from pytest_ddl.equivalence.diagnosis.state_updates import (
 )
 from pytest_ddl.equivalence.diagnosis.unequal_parts import of_unequal_parts, of_weights
 from pytest_ddl.equivalence.evidence.arrays import difference, is_numeric, same
+from pytest_ddl.equivalence.evidence.bounds import Decision
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
-from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_loss_scale, is_seed, of_kind
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_loss_scale, is_seed, of_kind, owner_of
 from pytest_ddl.equivalence.evidence.one_sided import lone_variables
-from pytest_ddl.equivalence.evidence.owners import owner_of
-from pytest_ddl.equivalence.evidence.tolerance import Decision
 from pytest_ddl.equivalence.findings import CheckResult, Diagnosis, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import (
     failed,

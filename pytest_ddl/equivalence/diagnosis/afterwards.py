@@ -1,4 +1,4 @@
-"""Compare the final values of variables that a program changes after its last step with those of one device."""
+"""Compare the final values of variables that a program changes or first watches after its last step."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.state_updates import is_read_on_demand, readings
-from pytest_ddl.equivalence.evidence.arrays import difference, magnitude
+from pytest_ddl.equivalence.evidence.arrays import difference, farthest, magnitude
+from pytest_ddl.equivalence.evidence.bounds import Bound, Decision
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.metric_state import combined, counted_by_replica
 from pytest_ddl.equivalence.evidence.observe import is_seed
-from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive
 from pytest_ddl.hints import Hint
@@ -39,10 +40,20 @@ class Ending:
     growth: float
     """Factor on the bound, because the program may have multiplied the values since its last step."""
     rank: int
+    late: bool
+    """True if the variable was first watched after the last step, so that no step compares it."""
+    jump: float = 0.0
+    """Largest difference by rounding in a variable of a metric, which may count examples."""
 
     @property
     def decision(self) -> Decision:
-        return self.bound.judge(self.error / self.growth)
+        return Decision.UNDECIDED if self.jumps else self.bound.judge(self.error / self.growth)
+
+    @property
+    def jumps(self) -> bool:
+        """True if rounding is enough to move the value as far."""
+        bound = self.growth * self.bound.value
+        return bound < self.error <= self.jump + bound
 
 
 def changed_afterwards(check: str, comparison: Comparison, kinds: Sequence[VariableKind]) -> CheckResult | None:
@@ -76,7 +87,7 @@ def not_ended(check: str, comparison: Comparison) -> CheckResult | None:
 
 
 def endings(comparison: Comparison, kinds: Sequence[VariableKind]) -> Iterator[Ending]:
-    """Yield the final values, on every replica, of the variables that either program changed after its loop.
+    """Yield the final values, on every replica, of the variables that either program changed or watched after its loop.
 
     Nothing is yielded if a rank did not end.
     """
@@ -92,18 +103,24 @@ def endings(comparison: Comparison, kinds: Sequence[VariableKind]) -> Iterator[E
         if ours is None or ours.kind is not theirs.kind or ours.index not in changed - alike or ours.kind not in kinds:
             continue
         last, desired = reference.value(ours.index, steps), ended.reference.value(ours.index, steps)
-        if last is None or desired is None:
+        if desired is None:
             continue
-        if magnitude(last) and ours.kind is not VariableKind.METRIC:
+        if last is not None and magnitude(last) and ours.kind is not VariableKind.METRIC:
             bound, growth = comparison.tolerance.variable(ours.index, steps), magnitude(desired) / magnitude(last)
-        else:  # The value was computed anew, so that its steps say nothing about its size.
-            runs = [_ended(run) for run in comparison.tolerance.perturbed if run.num_steps == steps]
-            values = [value for run in runs if (value := run.value(ours.index, steps)) is not None]
+        else:  # The value was computed anew, or no step recorded it, so that the steps say nothing about its size.
+            values = [value for value in _endings_of(comparison.tolerance.perturbed, ours, steps) if value is not None]
             bound, growth = comparison.tolerance.result(desired, values), 1.0
         # Joining the components of a variable that is read on demand rounds once more.
         growth = max(1.0, growth) * (2.0 if is_read_on_demand(theirs) else 1.0)
+        moved = comparison.tolerance.far if ours.kind is VariableKind.METRIC else ()
+        far = farthest(_endings_of(moved, ours, steps), desired)
         for rank, actual in as_read(ended.distributed, theirs, steps):
-            yield Ending(ours, difference(actual, desired).error, bound, growth, rank)
+            yield Ending(ours, difference(actual, desired).error, bound, growth, rank, last is None, far)
+
+
+def _endings_of(runs: Sequence[TrainingRecord], variable: VariableRecord, steps: int) -> list[Array | None]:
+    """Return the final value of a variable in each run that has as many steps."""
+    return [_ended(run).value(variable.index, steps) for run in runs if run.num_steps == steps]
 
 
 def as_read(record: TrainingRecord, variable: VariableRecord, step: int) -> list[tuple[int, Array]]:
@@ -144,17 +161,18 @@ def _changed_in_part(comparison: Comparison, differing: VariableRecord) -> list[
 def _finding(check: str, comparison: Comparison, found: Ending) -> Finding:
     cause = _CAUSES.get(found.variable.kind, CAUSE)
     name, steps = found.variable.name, comparison.steps
+    changed = f", but did not after step {steps}: it was changed after the last recorded step"
+    watched = f": it was first watched after step {steps}, which is the last recorded one"
     return Finding(
         check=check,
-        message=f"{name} differs from one device when the program ends, but did not after step {steps}: it was changed "
-        "after the last recorded step",
+        message=f"{name} differs from one device when the program ends{watched if found.late else changed}",
         cause=cause,
         step=steps,
         variable=name,
         worker=found.rank,
         error=found.error,
         tolerance=found.growth * found.bound.value,
-        fix=fix_of(cause),
+        fix=SPECIAL["watched-late"] if found.late and cause == CAUSE else fix_of(cause),
         origin=found.bound.origin,
         a_priori=found.bound.a_priori,
     )

@@ -9,17 +9,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_ddl.equivalence.evidence.arrays import difference, magnitude
+from pytest_ddl.equivalence.evidence.arrays import difference, farthest, magnitude
+from pytest_ddl.equivalence.evidence.bounds import Bound, Decision
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.evidence.metric_state import state_agrees
 from pytest_ddl.equivalence.evidence.results import Returned, returned
-from pytest_ddl.equivalence.evidence.tolerance import GROSS, Bound, Decision
+from pytest_ddl.equivalence.evidence.tolerance import GROSS
 from pytest_ddl.equivalence.findings import Reason
 from pytest_ddl.records import Array, RankRecord, TrainingRecord
 
-_TOPOLOGY = re.compile(r"(?<![a-z])(?:rank|replica|worker|task|device|process(?:es)?)(?:id|s)?(?![a-z])", re.IGNORECASE)
-"""Names of values that may depend on the rank or replica instead of the training."""
+_PLACE = re.compile(r"(?:rank|replica|worker|task|device|process(?:es)?)(?:id|s)?", re.IGNORECASE)
+_COUNTED = re.compile(
+    r"batch(?:es)?|count|current|example|global|id|in|index|local|my|n|num|number|of|on|per|row|sample|shard|size|sync"
+    r"|the|this|total|world",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
+"""Words of a name. A value whose name has another word, such as ``task_recall``, is a result of the training."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,8 @@ class Reported:
     """Value in a second run of the unchanged reference; ``None`` without such a run."""
     of_equal_parts: Array | None = None
     """Value in a run in which all replicas count equally in uneven steps; ``None`` without such a run."""
+    far: tuple[Array, ...] = ()
+    """Values in runs that are moved as far as rounding may move them at most."""
     kept: bool = True
     """True if it may hold something that the program kept from earlier steps."""
     of_a_place: bool = False
@@ -62,6 +71,8 @@ class Reported:
         decision = bound.judge(error)
         if decision is Decision.UNDECIDED:
             return Reason.TOO_WIDE
+        if decision is Decision.BEYOND and self.far and error <= farthest(self.far, self.desired) + bound.value:
+            return Reason.JUMPS
         if decision is not Decision.BEYOND or not self.kept:
             return decision
         if taken_over and self._is_of_equal_parts():
@@ -87,6 +98,7 @@ def values(comparison: Comparison, step: int) -> Iterator[tuple[RankRecord, Repo
     reference, distributed = comparison.records
     ours = reference.ranks[0].steps[step - 1].values
     repeated, equal = (_values_of(run, step) for run in (comparison.tolerance.again, comparison.tolerance.equal_parts))
+    far = [_values_of(run, step) for run in comparison.tolerance.far]
     for rank in distributed.ranks:
         theirs = rank.steps[step - 1].values
         # Within an epoch, fit shows what the replicas' metrics show, which is no value that the program keeps.
@@ -103,8 +115,9 @@ def values(comparison: Comparison, step: int) -> Iterator[tuple[RankRecord, Repo
                         comparison.tolerance.value(name, step),
                         repeated.get(name),
                         equal.get(name),
+                        tuple(run[name] for run in far if name in run),
                         kept=not is_shown,
-                        of_a_place=_tells_topology(name, theirs[name], distributed, rank),
+                        of_a_place=_tells_place(name, theirs[name], ours[name], comparison, rank),
                         by_fit=RUNNING_MEAN in theirs,
                     ),
                 )
@@ -120,7 +133,10 @@ def results(comparison: Comparison) -> Iterator[tuple[RankRecord, Returned, Repo
     """Yield each result of a call that both runs have, with its rank."""
     reference, distributed = comparison.records
     ours = returned(reference.ranks[0])
-    noisy = [returned(run.ranks[0]) for run in comparison.tolerance.perturbed if run.ranks]
+    noisy, far = (
+        [returned(run.ranks[0]) for run in runs if run.ranks]
+        for runs in (comparison.tolerance.perturbed, comparison.tolerance.far)
+    )
     repeated, equal = (
         returned(run.ranks[0]) if run is not None and run.ranks else {}
         for run in (comparison.tolerance.again, comparison.tolerance.equal_parts)
@@ -131,13 +147,27 @@ def results(comparison: Comparison) -> Iterator[tuple[RankRecord, Returned, Repo
                 continue
             bound = comparison.tolerance.result(ours[key].value, [run[key].value for run in noisy if key in run])
             value, alike = (run[key].value if key in run else None for run in (repeated, equal))
-            kept = actual.kind == "fit"
-            reported = Reported(actual.name, actual.step, actual.value, ours[key].value, bound, value, alike, kept)
+            kept, jumped = actual.kind == "fit", tuple(run[key].value for run in far if key in run)
+            reported = Reported(
+                actual.name, actual.step, actual.value, ours[key].value, bound, value, alike, jumped, kept
+            )
             yield rank, actual, reported
 
 
-def _tells_topology(name: str, value: float, record: TrainingRecord, rank: RankRecord) -> bool:
-    """Return whether a value is an index or a number of replicas, which must differ from one device."""
+def _tells_place(name: str, actual: float, desired: float, comparison: Comparison, rank: RankRecord) -> bool:
+    """Return whether a value is the index of a rank, a number of replicas or a share of the batch, in both runs.
+
+    Its name must say so, too: a sum over the replicas is N times the value of one device as well.
+    """
+    words = _WORD.findall(name.partition("#")[0])
+    if not any(map(_PLACE.fullmatch, words)):
+        return False
+    if not all(_PLACE.fullmatch(word) or _COUNTED.fullmatch(word.removesuffix("s")) for word in words):
+        return False
+    reference, distributed = comparison.records
+    return (actual, desired) in zip(_places(distributed, rank), _places(reference, reference.ranks[0]), strict=True)
+
+
+def _places(record: TrainingRecord, rank: RankRecord) -> tuple[float, ...]:
     share = (record.global_batch_size or 0) / record.num_replicas
-    known = (rank.rank, record.num_replicas, len(record.ranks), len(rank.replicas), share)
-    return bool(_TOPOLOGY.search(name)) and value in known
+    return rank.rank, record.num_replicas, len(record.ranks), len(rank.replicas), share

@@ -1,4 +1,4 @@
-"""Find in records how a run computes: its floating point types, their roundoff, and whether kernels round alike."""
+"""Find in records how a run computes: its floating point types, their roundoff, its sums, if kernels round alike."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from pytest_ddl.equivalence.evidence.arrays import same
-from pytest_ddl.records import TrainingRecord, VariableKind
+from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind
 
 _UNIT_ROUNDOFF = {
     "float64": 2.0**-53,
@@ -108,3 +108,26 @@ def made_apart(reference: TrainingRecord, distributed: TrainingRecord) -> bool:
 def not_deterministic(record: TrainingRecord) -> str:
     """Return the error of an operation that has no deterministic kernel there; empty if all operations have one."""
     return next((str(found) for rank in record.ranks if (found := rank.facts.get("not_deterministic"))), "")
+
+
+def reduction_length(reference: TrainingRecord, batch: int) -> int:
+    """Estimate the length of the longest sum from above: over the batch and over one dimension.
+
+    No sum over examples runs over the rows of a table from which the program only takes rows. The gradient of a row is
+    a sum over the places in the batch that take it, and there are no more of them than numbers in the batch.
+    """
+    sizes = {size for variable in reference.variables for size in variable.shape}
+    longest = batch * max(sizes, default=1)
+    numbers = max((sum(b.numbers for b in reference.batches(s + 1)) for s in range(reference.num_steps)), default=0)
+    rows = {reference.variables[index].shape[0] for index in _tables(reference)}
+    if not rows or not numbers:
+        return longest
+    return min(longest, max(batch * max(sizes - rows, default=1), numbers))
+
+
+def _tables(reference: TrainingRecord) -> set[int]:
+    """Return the indices of the variables from which the program only takes rows: all their gradients are sparse."""
+    given = [gradient for rank in reference.ranks for step in rank.steps for gradient in step.gradients]
+    computed = [gradient for gradient in given if gradient.stage is GradientStage.COMPUTED]
+    sparse = {index for gradient in computed for index in gradient.sparse}
+    return sparse - {i for g in computed for i, value in g.values.items() if value is not None and i not in g.sparse}

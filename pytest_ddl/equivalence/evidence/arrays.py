@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,12 @@ def difference(actual: Array, desired: Array) -> Difference:
         mismatched=int(np.count_nonzero(distance)),
         size=int(actual.size),
     )
+
+
+def farthest(values: Iterable[Array | None], desired: Array | None) -> float:
+    """Return the largest difference of several values; 0 if there is none."""
+    found = [difference(value, desired).error for value in values if value is not None and desired is not None]
+    return max(found, default=0.0)
 
 
 def show(value: object) -> str:

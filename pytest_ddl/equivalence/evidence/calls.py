@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from pytest_ddl.batch_records import BatchOrigin, InputRecord
 from pytest_ddl.records import BatchRecord, StepRecord, TrainingRecord
+from pytest_ddl.step_records import BatchOrigin, InputRecord
 from pytest_ddl.training import fingerprint
 
 _Calls = dict[int, list[BatchRecord]]

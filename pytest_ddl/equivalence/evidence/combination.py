@@ -111,6 +111,18 @@ class Clip:
     def __str__(self) -> str:
         return f"{self.kind}={self.limit:.4g}"
 
+    @property
+    def words(self) -> str:
+        """What the limit allows, for a program that clips without an option of its optimizer."""
+        return _ALLOWED[self.kind].format(f"at most {self.limit:.4g}")
+
+
+_ALLOWED = {
+    "clipvalue": "numbers of {}",
+    "clipnorm": "a norm of {} for each variable",
+    "global_clipnorm": "a norm of {} for all variables",
+}
+
 
 def global_norm(gradients: Values) -> float:
     return norm(np.array([norm(value) for value in gradients.values()], np.float64)) if gradients else 0.0

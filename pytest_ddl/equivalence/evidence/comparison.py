@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pytest_ddl.equivalence.evidence.arrays import Difference, all_finite, difference, ratio_of_norms
+from pytest_ddl.equivalence.evidence.bounds import Bound, Decision
 from pytest_ddl.equivalence.evidence.observe import (
     WEIGHTS,
     compared_with_reference,
@@ -14,7 +15,7 @@ from pytest_ddl.equivalence.evidence.observe import (
     shared_steps,
     update,
 )
-from pytest_ddl.equivalence.evidence.tolerance import Bound, Decision, Tolerance
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 
 

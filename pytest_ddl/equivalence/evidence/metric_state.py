@@ -8,9 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from pytest_ddl.equivalence.evidence.arrays import Float, difference
+from pytest_ddl.equivalence.evidence.arrays import Float, difference, farthest
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import of_kind
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.records import Array, TrainingRecord, VariableKind, VariableRecord
 
 
@@ -84,6 +85,13 @@ def counted_by_replica(comparison: Comparison, step: int) -> set[int]:
         if number > 1 and np.array_equal(counts, number * count) and difference(totals, number * total).error <= slack:
             found |= {item.total.ours.index, item.count.ours.index}
     return found
+
+
+def jumps(tolerance: Tolerance, index: int, step: int, error: float) -> bool:
+    """Return whether rounding alone moves a variable of a metric as far after a step; see :attr:`Tolerance.far`."""
+    far = farthest([run.value(index, step) for run in tolerance.far], tolerance.reference.value(index, step))
+    bound = tolerance.variable(index, step).value
+    return bound < error <= far + bound
 
 
 def state_agrees(comparison: Comparison, step: int) -> bool:

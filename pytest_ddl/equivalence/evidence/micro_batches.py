@@ -9,11 +9,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import Weights, solve
 from pytest_ddl.equivalence.evidence.gradients import by_replica, calls, total
 from pytest_ddl.equivalence.evidence.observe import of_kind, update
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 
 

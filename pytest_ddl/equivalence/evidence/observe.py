@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,6 +14,7 @@ from pytest_ddl.records import Array, DrawRecord, RankRecord, TrainingRecord, Va
 from pytest_ddl.training.observers.draws import HASHED
 
 WEIGHTS = (VariableKind.TRAINABLE, VariableKind.FROZEN)
+_NUMBER = re.compile(r"_\d+$")
 
 
 def of_kind(record: TrainingRecord, *kinds: VariableKind) -> list[VariableRecord]:
@@ -122,8 +124,10 @@ def built_late(record: TrainingRecord, index: int) -> bool:
 
 
 def update(record: TrainingRecord, index: int, step: int) -> Float | None:
-    """Return the change of a variable (first component) in a step."""
+    """Return the change of a variable (first component) in a step, without values that were taken over after it."""
     before, after = record.value(index, step - 1), record.value(index, step)
+    if step in record.taken_over and (own := record.ranks[0].steps[step - 1].own) is not None:
+        after = next(iter(own.get(index, ())), None)
     if before is None or after is None or before.shape != after.shape or not is_numeric(after):
         return None
     return np.asarray(after, np.float64) - np.asarray(before, np.float64)
@@ -146,3 +150,15 @@ def component_updates(record: TrainingRecord, index: int, step: int) -> list[tup
 def executions(draw: DrawRecord) -> int:
     """Return how often an operation drew in a step: more than once in a loop, or in several calls."""
     return max(draw.size // max(min(math.prod(draw.shape), HASHED), 1), 1)
+
+
+def owner_of(record: TrainingRecord, variable: VariableRecord) -> str:
+    """Return the type of the layer that a state belongs to, or the name of what holds it.
+
+    Two layers of one type have the same owner, and so have two objects whose names differ only in a number that Keras
+    has added.
+    """
+    components = [_NUMBER.sub("", part) for part in variable.name.split("/")]
+    types = {_NUMBER.sub("", layer.name): layer.type for rank in record.ranks[:1] for layer in rank.layers}
+    known = next((types[part] for part in components if part in types), None)
+    return known or "/".join(components[:-1] or components)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from pytest_ddl.records import Array, TrainingRecord
-from pytest_ddl.training.settings import Call
+from pytest_ddl.run_facts import Call
 
 _Example = tuple[tuple[int, bytes], ...]
 """Position of each tensor that holds a part of an example, with the content of that part."""
@@ -26,12 +26,14 @@ def are_equal(left: Sequence[Call], right: Sequence[Call]) -> bool:
     )
 
 
-def strange_examples(reference: Sequence[Call], distributed: Sequence[Call]) -> str | None:
-    """Explain which examples of closures one device should have consumed too and did not, or return ``None``.
+def strange_examples(reference: Sequence[Call], distributed: Sequence[Call], readers: int = 1) -> str | None:
+    """Explain which examples only closures consumed, or consumed more often than on one device, or return ``None``.
 
     If one device has consumed some example twice, it has seen all of its data. Otherwise it may have seen only a part,
     and the closures another part. But an example that shares a part with one of these is that example, and changed. And
     data that have no example in common may be other data.
+
+    :param readers: number of workers that read all of the data, each by itself
     """
     ours = Counter(example for call in reference for example in examples_of(call))
     theirs = Counter(example for call in distributed for example in examples_of(call))
@@ -45,7 +47,31 @@ def strange_examples(reference: Sequence[Call], distributed: Sequence[Call]) -> 
             f"{strange} of {total} examples that closures consumed were never consumed on one device: "
             "use the same data there, set a seed for data that are drawn, and train for a whole epoch"
         )
+    missing = len(ours.keys() - theirs.keys())
+    # A reader that shuffles over the end of a pass repeats some examples early, and hardly misses one.
+    repeated = _repeated(reference, distributed, readers) if not strange and (missing or readers == 1) else None
+    if repeated is not None:
+        return (
+            f"closures consumed an example {repeated[0]} times that one device consumed {repeated[1]} times, and "
+            f"{missing} of {len(ours)} examples never: schedule as many closures for each batch as one device has "
+            "steps, and let the function that makes the data return all of it on each worker"
+        )
     return None
+
+
+def _repeated(reference: Sequence[Call], distributed: Sequence[Call], readers: int) -> tuple[int, int] | None:
+    """Return how often closures and one device consumed a batch or an example, if closures did it too often.
+
+    Each of several readers may be in a pass of its own, and use a batch once more than one device does. If the data is
+    shuffled, batches are made of other examples, and the same holds for the examples. Nothing is known of examples that
+    are drawn, of which one device uses some more often than others.
+    """
+    ours, theirs = (Counter(tuple(examples_of(call)) for call in calls) for calls in (reference, distributed))
+    if theirs.keys() <= ours.keys():
+        return next(((n, ours[batch]) for batch, n in theirs.items() if n > ours[batch] + readers - 1), None)
+    counts, found = (Counter(one for call in calls for one in examples_of(call)) for calls in (reference, distributed))
+    least, most, seen = min(counts.values()), max(counts.values()), max(found.values())
+    return (seen, most) if most - least <= 1 and seen > most + readers - 1 else None
 
 
 def examples_of(call: Call) -> list[_Example]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_ddl.records import TrainingRecord
 
@@ -47,17 +47,28 @@ class Slices:
     """A run on copies of the examples, so that all replicas count equally in every step with an uneven batch."""
     pairings: Mapping[Pairing, TrainingRecord] = field(default_factory=dict)
     """A run on a replica's examples, of which one tensor is in another order."""
+    terms: tuple[TrainingRecord, ...] = ()
+    """Runs on only copies of one example each, which show the terms of a sum over the batch that cancels."""
+    far: tuple[TrainingRecord, ...] = ()
+    """Runs on all examples, with weights and data moved as far as rounding may move them at most."""
+    reordered: tuple[TrainingRecord, ...] = ()
+    """Runs on the same batches in another order, which draw the rounding of a sum that cancels anew."""
 
     def each(self, change: Callable[[TrainingRecord], TrainingRecord]) -> Slices:
         """Return the slices with every run changed."""
-        return Slices(
-            self.step,
-            {replica: change(run) for replica, run in self.replicas.items()},
-            {replica: {row: change(run) for row, run in runs.items()} for replica, runs in self.examples.items()},
-            {replica: tuple(map(change, runs)) for replica, runs in self.parts.items()},
-            {replica: tuple(map(change, runs)) for replica, runs in self.told.items()},
-            self.smaller and change(self.smaller),
-            {replica: change(run) for replica, run in self.uneven.items()},
-            self.equal and change(self.equal),
-            {pairing: change(run) for pairing, run in self.pairings.items()},
+        return replace(
+            self,
+            replicas={replica: change(run) for replica, run in self.replicas.items()},
+            examples={
+                replica: {row: change(run) for row, run in runs.items()} for replica, runs in self.examples.items()
+            },
+            parts={replica: tuple(map(change, runs)) for replica, runs in self.parts.items()},
+            told={replica: tuple(map(change, runs)) for replica, runs in self.told.items()},
+            smaller=self.smaller and change(self.smaller),
+            uneven={replica: change(run) for replica, run in self.uneven.items()},
+            equal=self.equal and change(self.equal),
+            pairings={pairing: change(run) for pairing, run in self.pairings.items()},
+            terms=tuple(map(change, self.terms)),
+            far=tuple(map(change, self.far)),
+            reordered=tuple(map(change, self.reordered)),
         )

@@ -38,6 +38,13 @@ The type is the coarsest type of weights, layers and casts in the program; see
 *Before the first watch.* If a program runs steps before it watches, these steps also round, but they are not perturbed.
 They count as steps that changed as much as the observed steps.
 
+*Cancelled slots.* If the terms of a gradient cancel, its rounding follows from the terms, and not from their small sum.
+A perturbed run does not show it if an ulp of weights and data does not reach the terms. So if a slot is beyond its
+bound, runs on copies of one example show the slot that one term gives, and ``gamma(n)`` of it is added. This is the
+bound of a slot that follows the gradient. It is more than the bound of a slot that follows the square. An optimizer
+that divides by the gradient shows this rounding in the weight. Runs on batches in another order draw it anew, and
+``2 * lambda`` times their distance is added.
+
 *Undecided.* If a bound is wide, a difference within it may still be a defect. A bound is wide if it exceeds the effect
 of one example handled wrongly, ``|dW| / global batch``. (The effect is at least the spacing of the format and of half
 precision updates, because nothing smaller is visible.) Such a bound decides nothing, unless the difference is within
@@ -56,9 +63,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from itertools import pairwise
 
 import numpy as np
 
@@ -66,13 +70,15 @@ from pytest_ddl.equivalence.evidence.arithmetic import (
     compute_roundoff,
     half_precision,
     longest_chain,
+    reduction_length,
     scalar_roundoff,
+    unit_roundoff,
 )
-from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff as unit_roundoff
 from pytest_ddl.equivalence.evidence.arrays import all_finite, difference, magnitude, norm
+from pytest_ddl.equivalence.evidence.bounds import Bound
+from pytest_ddl.equivalence.evidence.movement import Movement
 from pytest_ddl.equivalence.evidence.slices import Slices
-from pytest_ddl.hints import Hint
-from pytest_ddl.records import Array, GradientStage, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import Array, TrainingRecord, VariableKind
 
 FAILURE = 1e-9
 """Probability that one comparison of two trainings fails only because of rounding."""
@@ -80,42 +86,7 @@ FAILURE = 1e-9
 GROSS = 0.25
 """Half of the smallest relative change that a factor of two makes: ``|1 - 1/2| / 2``."""
 
-_UNMEASURED = "a-priori rounding bound, noise not measured"
-
-
-class Decision(Enum):
-    """Verdict of a bound on a difference."""
-
-    WITHIN = "within the bound"
-    UNDECIDED = "the bound is too wide"
-    BEYOND = "beyond the bound"
-
-
-@dataclass(frozen=True)
-class Bound:
-    """Largest difference that rounding explains in one value, its origin, and the effect of one example."""
-
-    value: float
-    origin: str
-    effect: float = 0.0
-    """Difference that one wrongly handled example would make."""
-    measured: bool = False
-    unamplified: float = 0.0
-    """A-priori part of the bound: the rounding if nothing amplifies it."""
-    a_priori: bool = False
-    """True if it holds only rounding that a formula gives, so that measuring noise may widen it."""
-    advice: str = Hint.MORE_PRECISION()
-    """Advice on how to narrow a bound that is too wide."""
-
-    def too_wide(self, error: float) -> bool:
-        """Return whether a difference within the bound could still be a defect."""
-        return self.effect < self.value and min(self.effect, self.unamplified) < error <= self.value
-
-    def judge(self, error: float) -> Decision:
-        """Decide on an observed difference. A non-finite difference is beyond any bound."""
-        if not error <= self.value:
-            return Decision.BEYOND
-        return Decision.UNDECIDED if self.too_wide(error) else Decision.WITHIN
+_UNMEASURED = "a formula for rounding; how far it moves this program was not measured"
 
 
 class Tolerance:
@@ -143,19 +114,17 @@ class Tolerance:
         self.perturbed = tuple(perturbed)
         self._slices = slices
         self._batch = _global_batch(reference)
-        self._length = _reduction_length(reference, self._batch)
+        self._length = reduction_length(reference, self._batch)
         self._compute = compute_roundoff(reference)
         self._half = half_precision(reference)
         self._chain = longest_chain(reference) if self._half else 0
         self._decided = decided
         self._made_apart = made_apart
-        self._relative_noise: dict[tuple[VariableKind, int], float] = {}
+        self._movement = Movement(reference, self.perturbed, since_start=self._half is not None)
         self._trained_before = max((int(rank.facts.get("trained_before", 0)) for rank in reference.ranks), default=0)
         self._scalars: dict[str | None, float] = {}
         elements = sum(math.prod(variable.shape) for variable in reference.variables)
         self._sums = 2 * (elements + 1) * (reference.num_steps + 1)
-        self._paths: dict[int, list[float]] = {}
-        self._magnitudes: dict[tuple[int, int], float] = {}
         self._bounds: dict[tuple[int, int], Bound] = {}
 
     @property
@@ -243,19 +212,24 @@ class Tolerance:
         """Return whether the reference changes a variable by more than rounding within the first ``steps`` steps."""
         if self._half is None:
             return any(
-                change > self._still(self.variable(index, at).value, self._noise(index, at))
-                for at, change in enumerate(self._path(index)[: steps + 1])
+                change > self._still(self.variable(index, at).value, self._movement.noise(index, at))
+                for at, change in enumerate(self._movement.path(index)[: steps + 1])
             )
         # In half precision the bound grows with the change itself. It cannot show that a variable stands still.
         storage = unit_roundoff(self.reference.variables[index].dtype)
         return any(
-            change > 2 * self.gamma(at, storage) * self._magnitude(index, at)
-            for at, change in enumerate(self._path(index)[: steps + 1])
+            change > 2 * self.gamma(at, storage) * self._movement.magnitude(index, at)
+            for at, change in enumerate(self._movement.path(index)[: steps + 1])
         )
 
     def parts_at(self, step: int) -> Mapping[int, TrainingRecord]:
         """Return for each replica a reference run on only its examples of a step; empty if the driver made none."""
         return self.slices_at(step).replicas or (self._slices.uneven if self._slices is not None else {})
+
+    @property
+    def far(self) -> tuple[TrainingRecord, ...]:
+        """Runs that show how a count jumps where rounding may be: it stands still if an ulp moves its inputs."""
+        return self._slices.far if self._slices is not None else ()
 
     @property
     def equal_parts(self) -> TrainingRecord | None:
@@ -273,26 +247,41 @@ class Tolerance:
             return Bound(0.0, f"{record.dtype} values are exact")
         before = self._trained_before
         compute = max(storage, self._compute)
-        scale = max(self._magnitude(index, at) for at in range(step + 1))
+        scale = max(self._movement.magnitude(index, at) for at in range(step + 1))
         apart = 2 * self.relative(storage) * scale if self._made_apart else 0.0
         if step == 0 and not before:
             if not self._made_apart:
                 return Bound(0.0, "no arithmetic before the first step: initial values must be identical")
             return Bound(apart, "rounding of initial values, which CPUs and GPUs make differently", math.inf)
         # The steps before the first watch were not seen. Assume that they changed no more than the later ones.
-        path = [*[max(self._path(index))] * before, *self._path(index)[: step + 1]]
+        path = [*[max(self._movement.path(index))] * before, *self._movement.path(index)[: step + 1]]
         value = tight = 2 * (self.gamma(step + before, storage) * scale + self.relative(compute) * sum(path)) + apart
-        noise = self._noise(index, min(step + before, self.reference.num_steps))
+        noise = self._movement.noise(index, min(step + before, self.reference.num_steps))
         if noise:
-            shared = self._shared_noise(record.kind, step) * sum(path) if self._half else 0.0
+            shared = self._movement.shared_noise(record.kind, step) * sum(path) if self._half else 0.0
             value += self.amplification * max(*noise, shared)
+        term = self._term(index, step) if record.kind is VariableKind.SLOT else 0.0
+        drawn = self._movement.noise(index, step, self._slices.reordered if self._slices is not None else ())
+        value += 2 * self.relative(compute) * term + 2 * self.confidence * max(drawn, default=0.0)
         largest_step = max(path, default=0.0)
         if largest_step <= self._still(value, noise):
             # A variable that stands still by cancellation does not show the effect of one example. The other variables
             # go through the same sums, and they show it.
-            largest_step = max([largest_step, *self._steps_of_trainables(step)])
+            largest_step = max([largest_step, *self._movement.largest_steps(VariableKind.TRAINABLE, step)])
         spacing = 2 * max(storage * scale, compute * largest_step if self._half else 0.0)
-        return self._with_origin(value, len(noise), max(largest_step / self._batch, spacing), tight)
+        # The slot may follow the square of the gradient, and so the square of the share of one example.
+        effect = max(largest_step / self._batch, spacing, term / self._batch**2)
+        return self._with_origin(value, len(noise), effect, tight)
+
+    def _term(self, index: int, step: int) -> float:
+        """Return how far one example alone moves a slot, if that was measured in this step or an earlier one."""
+        if self._slices is None or not 0 < self._slices.step <= step:
+            return 0.0
+        at = self._slices.step
+        before = self.reference.value(index, at - 1)
+        values = [run.value(index, at) for run in self._slices.terms if run.num_steps >= at]
+        start = 0.0 if before is None else before.astype(np.float64)
+        return max((magnitude(value - start) for value in values if value is not None), default=0.0)
 
     def _still(self, value: float, noise: Sequence[float]) -> float:
         """Return the largest step of a variable that only rounding moves, given its bound and its measured noise.
@@ -304,11 +293,11 @@ class Tolerance:
 
     def _with_origin(self, value: float, measured: int, effect: float, tight: float) -> Bound:
         """Build a bound with its origin and with advice on how to narrow it."""
-        origin, computed = _UNMEASURED, f", computed in {self._half}" if self._half else ""
+        computed = f" in {self._half}" if self._half else ""
+        origin = _UNMEASURED.replace("rounding", f"rounding{computed}")
         if measured:
-            origin = f"rounding noise measured in {measured} perturbed run(s){computed}, x{self.amplification:.3g}"
-        elif computed:
-            origin = _UNMEASURED + computed
+            origin = f"how far {measured} run(s){computed} moved when the last digit of their inputs was changed"
+            origin += f", times {self.amplification:.3g}"
         if self._half:
             advice = (
                 f"that is the rounding of {self._half}: use a larger learning rate, a smaller batch or fewer steps, or "
@@ -323,22 +312,6 @@ class Tolerance:
     def _share(self, scale: float) -> float:
         """Estimate the effect of one example on a number, or of a gross mistake if float64 has decided."""
         return scale * GROSS if self._decided else scale * max(1 / self._batch, 2 * self._compute if self._half else 0)
-
-    def _noise(self, index: int, step: int) -> list[float]:
-        changes = self._half is not None
-        runs = [run for run in self.perturbed if run.num_steps >= step]
-        return [_distance(self.reference, run, index, step, changes) for run in runs]
-
-    def _shared_noise(self, kind: VariableKind, step: int) -> float:
-        """Return the largest noise among the variables of a kind, relative to the distance that each has moved."""
-        if (kind, step) not in self._relative_noise:
-            found = [0.0]
-            for variable in self.reference.variables:
-                moved = sum(self._path(variable.index)[: step + 1]) if variable.kind is kind else 0.0
-                if moved:
-                    found += [noise / moved for noise in self._noise(variable.index, step)]
-            self._relative_noise[kind, step] = max(found)
-        return self._relative_noise[kind, step]
 
     def _scalar(self, value: float | None, noisy: Sequence[float | None], roundoff: float) -> Bound:
         if value is None:
@@ -357,89 +330,7 @@ class Tolerance:
             self._scalars[name] = max(self._compute, scalar_roundoff(self.reference, name))
         return self._scalars[name]
 
-    def _trainable(self) -> list[VariableRecord]:
-        return [v for v in self.reference.variables if v.kind is VariableKind.TRAINABLE]
-
-    def _steps_of_trainables(self, step: int) -> list[float]:
-        return [max(self._path(v.index)[: step + 1], default=0.0) for v in self._trainable()]
-
-    def _magnitude(self, index: int, step: int) -> float:
-        key = (index, step)
-        if key not in self._magnitudes:
-            self._magnitudes[key] = magnitude(self.reference.value(index, step))
-        return self._magnitudes[key]
-
-    def _path(self, index: int) -> list[float]:
-        """Return the largest change of the variable in each step of the reference; entry 0 is 0."""
-        if index not in self._paths:
-            values = [self.reference.value(index, step) for step in range(self.reference.num_steps + 1)]
-            since = self.reference.variables[index].since
-            if since and since < len(values):
-                values[since] = values[0]
-            if self.reference.variables[index].kind is VariableKind.SLOT:
-                values = _from_zero(values)
-            changes = [0.0]
-            for before, after in pairwise(values):
-                comparable = before is not None and after is not None and before.shape == after.shape
-                change = after.astype(np.float64) - before.astype(np.float64) if comparable else None  # type: ignore[union-attr]
-                changes.append(magnitude(change))
-            # The changes before a weight was watched were not seen. They were no larger than the later ones; otherwise
-            # all later changes would be noise.
-            changes[1 : since + 1] = [max(changes)] * len(changes[1 : since + 1])
-            self._paths[index] = changes
-        return self._paths[index]
-
-
-def _distance(reference: TrainingRecord, perturbed: TrainingRecord, index: int, step: int, changes: bool) -> float:
-    """Return the distance between a perturbed run and the reference; infinite if only one of them is finite.
-
-    :param changes: compare the changes since step 0, if both have a value there.
-    """
-    left, right = perturbed.value(index, step), reference.value(index, step)
-    if left is None or right is None:
-        return 0.0
-    first, second = perturbed.value(index, 0), reference.value(index, 0)
-    if not changes or first is None or second is None or not first.shape == second.shape == left.shape == right.shape:
-        return difference(left, right).error
-    if not all(all_finite(value) for value in (left, right, first, second)):
-        return difference(left, right).error
-    return magnitude((left - first.astype(np.float64)) - (right - second.astype(np.float64)))
-
-
-def _from_zero(values: list[Array | None]) -> list[Array | None]:
-    """Replace the first value of a slot with zero if the slot was first seen after an update.
-
-    Optimizers start their slots with zero.
-    """
-    first, second = (*values, None)[:2]
-    if second is None or (first is not None and difference(first, second).error > 0):
-        return values
-    return [np.zeros_like(second), *values[1:]]
-
 
 def _global_batch(reference: TrainingRecord) -> int:
     observed = [sum(b.size for b in reference.batches(step)) for step in range(1, reference.num_steps + 1)]
     return max([*observed, reference.global_batch_size or 0, 1])
-
-
-def _reduction_length(reference: TrainingRecord, batch: int) -> int:
-    """Estimate the length of the longest sum from above: over the batch and over one dimension.
-
-    No sum over examples runs over the rows of a table from which the program only takes rows. The gradient of a row is
-    a sum over the places in the batch that take it, and there are no more of them than numbers in the batch.
-    """
-    sizes = {size for variable in reference.variables for size in variable.shape}
-    longest = batch * max(sizes, default=1)
-    numbers = max((sum(b.numbers for b in reference.batches(s + 1)) for s in range(reference.num_steps)), default=0)
-    rows = {reference.variables[index].shape[0] for index in _tables(reference)}
-    if not rows or not numbers:
-        return longest
-    return min(longest, max(batch * max(sizes - rows, default=1), numbers))
-
-
-def _tables(reference: TrainingRecord) -> set[int]:
-    """Return the indices of the variables from which the program only takes rows: all their gradients are sparse."""
-    given = [gradient for rank in reference.ranks for step in rank.steps for gradient in step.gradients]
-    computed = [gradient for gradient in given if gradient.stage is GradientStage.COMPUTED]
-    sparse = {index for gradient in computed for index in gradient.sparse}
-    return sparse - {i for g in computed for i, value in g.values.items() if value is not None and i not in g.sparse}

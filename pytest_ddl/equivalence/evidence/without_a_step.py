@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from pytest_ddl.hints import Hint
 from pytest_ddl.records import CallSite, TrainingRecord
@@ -47,16 +49,22 @@ def of_other_lengths(reference: TrainingRecord, distributed: TrainingRecord) -> 
     return None
 
 
-_CUT = {"cut": "loops up to step", "cut_fits": "Model.fit with (epochs, steps_per_epoch)"}
+_CUT: Mapping[Literal["cut", "cut_fits"], str] = {
+    "cut": "loops up to step",
+    "cut_fits": "Model.fit with (epochs, steps_per_epoch)",
+}
 """Fact about loops that the limit of steps ended -> what it holds."""
+_OF_LIMIT: Sequence[Literal["call_sites", "cut", "cut_fits"]] = ("call_sites", *_CUT)
 
 
 def without_call_sites(record: TrainingRecord) -> TrainingRecord:
     """Remove the facts about what the limit of steps did from a record."""
-    ranks = (
-        replace(rank, facts={name: fact for name, fact in rank.facts.items() if name not in ("call_sites", *_CUT)})
-        for rank in record.ranks
-    )
+    ranks = []
+    for rank in record.ranks:
+        facts = rank.facts.copy()
+        for name in _OF_LIMIT:
+            facts.pop(name, None)
+        ranks.append(replace(rank, facts=facts))
     return replace(record, ranks=tuple(ranks))
 
 

@@ -13,7 +13,7 @@ from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
 from pytest_ddl.equivalence.evidence.moving_statistics import is_moving_statistic
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Outcome
-from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind
+from pytest_ddl.records import GradientStage, GradientSum, TrainingRecord, VariableKind
 
 _LOGS = CAUSES["reported-loss-wrong"].fix
 _SHARE = 1e-6
@@ -52,6 +52,11 @@ def fix_for(finding: Finding, distributed: TrainingRecord) -> str | None:
     forms = forms_of(distributed, finding.variable)
     if finding.cause == "state-not-aggregated" and is_moving_statistic(distributed, finding.variable or ""):
         return SPECIAL["moving-statistics"]
+    if finding.cause == "gradient-not-aggregated" and _switches_the_sum_off(distributed):
+        return SPECIAL["sum-switched-off"]
+    averages = any("calls_average_loss" in rank.facts for rank in distributed.ranks)
+    if averages and Form.FIT not in forms and finding.fix is CAUSES["gradient-scaled-by-replica-count"].fix:
+        return SPECIAL["average-of-a-part"]
     if finding.check in (BATCH, COVERAGE) and any("trains_on_batches" in rank.facts for rank in distributed.ranks):
         return SPECIAL["train-on-batch"]
     shown = finding.check in (LOSS_EQ, METRIC_EQ)
@@ -60,6 +65,11 @@ def fix_for(finding: Finding, distributed: TrainingRecord) -> str | None:
     if shown and wrong and Form.TRAIN_STEP in forms:
         return _LOGS.of(forms)
     return finding.fix.of(forms) if isinstance(finding.fix, Fix) else finding.fix
+
+
+def _switches_the_sum_off(distributed: TrainingRecord) -> bool:
+    gradients = (item for rank in distributed.ranks for step in rank.steps for item in step.gradients)
+    return any(item.summed is GradientSum.TAKEN for item in gradients)
 
 
 def fix_of_sums(finding: Finding, results: Sequence[CheckResult], distributed: TrainingRecord) -> str | None:

@@ -14,6 +14,7 @@ from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.moving_statistics import are_of_replicas, is_moving_statistic
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.known.behavior import Recognize
+from pytest_ddl.records import TrainingRecord
 
 
 def is_limit(limitation: Limitation) -> Recognize:
@@ -48,15 +49,19 @@ def is_seed_generator(finding: Finding, comparison: Comparison) -> bool:
     return bool(draws) and all(draw.generator for draw in draws)
 
 
+def may_be_of_replicas(finding: Finding, distributed: TrainingRecord) -> bool:
+    """Return whether moving statistics of Keras differ. Runs on each replica's examples show whether they should."""
+    of_state = finding.check in (REPLICA_EQ, STATE_EQ) and distributed.num_replicas > 1
+    return of_state and is_moving_statistic(distributed, finding.variable or "")
+
+
 def is_of_replicas(finding: Finding, comparison: Comparison) -> bool:
     """Return whether only moving statistics of Keras differ, and each replica has those of its own examples.
 
     What else differs is found by a comparison with batch normalization synchronized, also of these statistics.
     """
     distributed = comparison.distributed
-    if finding.check not in (REPLICA_EQ, STATE_EQ) or not finding.step or distributed.num_replicas < 2:
-        return False
-    if not is_moving_statistic(distributed, finding.variable or ""):
+    if not finding.step or not may_be_of_replicas(finding, distributed):
         return False
     # Where random numbers differ from one device, so do the statistics behind them, and no run can show whose they are.
     random = not distributed.neutralized and bool(draws_of(*comparison.records))

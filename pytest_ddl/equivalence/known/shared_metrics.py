@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +19,10 @@ from pytest_ddl.records import TrainingRecord
 
 _CLOSE = {"float64": 1e-9, "float32": 1e-3}
 """Dtype -> relative error of a state that was multiplied in every step. A defect changes it by much more."""
+
+_TINY = float(np.finfo(np.float64).tiny)
+_PRECISION, _RECALL = ("true_positives", "false_positives"), ("true_positives", "false_negatives")
+_FALL_OUT = ("false_positives", "true_negatives")
 
 
 def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
@@ -51,7 +55,7 @@ def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
     if finding.variable in {pair.theirs.name for pair in watched}:
         return True
     dtype = watched[0].theirs.dtype if watched else ""
-    possible = {step: list(_means(reference, distributed, step)) for step in steps}
+    possible = {step: [*_means(reference, distributed, step), *_rates(reference, distributed, step)] for step in steps}
     every = [mean for found in possible.values() for mean in found]
     shown = [
         (value, possible[step] if step is not None else every)
@@ -134,6 +138,34 @@ def _means(reference: TrainingRecord, distributed: TrainingRecord, step: int) ->
         )
         if total is not None and count is not None and total.shape == count.shape == () and count:
             yield np.asarray(total / count)
+
+
+def _rates(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> Iterator[Float]:
+    """Yield what metrics of true and false positives and negatives show if their state is the predicted one."""
+    found: dict[str, dict[str, Float]] = {}
+    for pair in pairs(reference, distributed):
+        metric, _, name = pair.theirs.name.rpartition("/")
+        value = growth(reference, pair.ours.index, step, distributed.num_replicas)
+        if value is not None:
+            found.setdefault(metric, {})[name] = value
+    for states in found.values():
+        if set(states) <= {"true_positives", "true_negatives", "false_positives", "false_negatives"}:
+            yield from _of_positives(states)
+
+
+def _of_positives(states: Mapping[str, Float]) -> Iterator[Float]:
+    """Yield precision, recall or the area under the ROC curve, whichever has these states."""
+    shares = {
+        names: states[names[0]] / np.maximum(states[names[0]] + states[names[1]], _TINY)
+        for names in (_PRECISION, _RECALL, _FALL_OUT)
+        if set(names) <= set(states)
+    }
+    if len(states) == 4:
+        height, width = shares[_RECALL], shares[_FALL_OUT]
+        if height.ndim == 1:
+            yield np.asarray(np.sum((width[:-1] - width[1:]) * (height[:-1] + height[1:]) / 2.0))
+    elif len(states) == 2:
+        yield from (np.asarray(share[0]) for share in shares.values() if share.shape == (1,))
 
 
 def _is_close(actual: Float | None, predicted: Float | None, dtype: str) -> bool:

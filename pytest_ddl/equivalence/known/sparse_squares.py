@@ -12,12 +12,14 @@ import numpy as np
 
 from pytest_ddl.equivalence.checks.optimizer_state import CHECK as OPT_STATE
 from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
+from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff
 from pytest_ddl.equivalence.evidence.arrays import Float, difference, magnitude
+from pytest_ddl.equivalence.evidence.bounds import Decision
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.effective import rate_of, settings_of
 from pytest_ddl.equivalence.evidence.gradients import by_replica
 from pytest_ddl.equivalence.evidence.observe import of_kind
-from pytest_ddl.equivalence.evidence.tolerance import Decision, Tolerance, unit_roundoff
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 

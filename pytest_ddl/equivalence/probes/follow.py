@@ -24,6 +24,7 @@ from pytest_ddl.equivalence.verdict.own_steps import up_to
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import Array, TrainingRecord, VariableKind
+from pytest_ddl.training.neutral import NORMALIZATION
 from pytest_ddl.training.settings import RunSettings, States
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ def _first_step(report: Report) -> int | None:
     """
     roles = report.roles
     excused = dict.fromkeys((*report.excused, *report.declared))
-    declared = [f for f in excused if roles.have(f, Role.WEIGHTS) and not (f.verified or f.approximation)]
+    beside = _of_statistics(report)
+    declared = [
+        f for f in excused if roles.have(f, Role.WEIGHTS) and not (f.verified or f.approximation or f in beside)
+    ]
     if any(not is_recomputed(f) or not f.step or roles.have(f, Role.REPLICAS) for f in declared):
         return None
     of_updates = [f.step or 0 for f in declared if roles.have(f, Role.UPDATES)]
@@ -67,8 +71,15 @@ def _first_step(report: Report) -> int | None:
 
 def _tolerated(report: Report) -> list[Finding]:
     of_steps = Role.WEIGHTS | Role.STATE
-    found = [f for f in report.approximations if f.cause == TOLERATED and report.roles.have(f, of_steps)]
+    excused = dict.fromkeys((*report.excused, *report.declared))
+    found = [f for f in excused if f.cause == TOLERATED and f.approximation and report.roles.have(f, of_steps)]
     return [finding for finding in found if not finding.verified]
+
+
+def _of_statistics(report: Report) -> list[Finding]:
+    """Return the known moving statistics of each replica, which do not differ in runs that synchronize them."""
+    switched_off = NORMALIZATION in report.neutralized
+    return [finding for finding in report.known if switched_off and finding.cause == "state-not-aggregated"]
 
 
 def differing_steps(reference: TrainingRecord, distributed: TrainingRecord, first: int) -> list[int]:
@@ -105,7 +116,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     if ours is None or ours.errors or not ours.taken_over or _tolerated(again):
         return report  # one device could not take over values; the plain report names what is not compared
     results = [_result(result, again) for result in report.results]
-    verified = [finding for finding in report.excused if finding.verified]
+    verified = [*(finding for finding in report.excused if finding.verified), *_of_statistics(report)]
     concluded = concluded_from(report, results, ours, verified)
     of_results = concluded_from(report, report.results, ours).notes
     kept = [doubt for doubt in report.doubts if not report.roles.have(doubt, Role.VALUES)]

@@ -99,14 +99,18 @@ def probe(
             why = f"it is not known to which examples the numbers of {', '.join(loops[:3])} in a loop belong"
         left = _left_open(report, off, f"repeated with {change}, but {why}")
         return _without_streams(left)
+    switched_off = off
     if places is not None and _belong_to_examples(places) and _may_sort(again):
         ordered = compare_once(replace(settings, neutralize=(*off, IN_ORDER), places=places), names)
         if _refusal(report, ordered, places) is None and not ordered.doubts and not _shows_more(report, ordered):
-            again, off_again, change = ordered, (*off, IN_ORDER), _described(off, _IN_ORDER)
-        else:
-            off_again = off
-    else:
-        off_again = off
+            again, switched_off, change = ordered, (*off, IN_ORDER), _described(off, _IN_ORDER)
+    joined = _joined(report, again, places, off, change)
+    # Later probes repeat this comparison.
+    return replace(joined, ledger=again.ledger, neutralized=switched_off, places=places)
+
+
+def _joined(report: Report, again: Report, places: Places | None, off: tuple[str, ...], change: str) -> Report:
+    """Return the report with the numbers of the repeated runs, and with the doubts that they leave."""
     repeated = {result.check: _with_change(result, change) for result in again.results}
     results = tuple(_result(result, repeated.get(result.check), report.roles) for result in report.results)
     open_again = [
@@ -134,10 +138,6 @@ def probe(
             *(note for note in report.notes if note.kind is not NoteKind.NOT_COMPARED),
             Note(NoteKind.HOW, f"weights, state and losses were compared in runs with {change}"),
         ),
-        # Later probes repeat this comparison.
-        ledger=again.ledger,
-        neutralized=off_again,
-        places=places,
     )
 
 

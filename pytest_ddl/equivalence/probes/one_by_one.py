@@ -11,6 +11,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
@@ -21,15 +23,15 @@ from pytest_ddl.equivalence.checks.run import CHECK as RUN
 from pytest_ddl.equivalence.checks.state import CHECK as STATE_EQ
 from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.diagnosis.candidates.shared import draws_of, random_layers
-from pytest_ddl.equivalence.diagnosis.first_closure import first_difference
 from pytest_ddl.equivalence.diagnosis.summed_updates import all_steps
+from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, norm
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, of_kind
 from pytest_ddl.equivalence.findings import Doubt, Finding, Outcome
 from pytest_ddl.equivalence.probes.repeating import left_open, timed
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.messages import summary
 from pytest_ddl.notes import Note, NoteKind
-from pytest_ddl.records import TrainingRecord
+from pytest_ddl.records import GradientStage, TrainingRecord
 from pytest_ddl.training.neutral import RANDOM
 from pytest_ddl.training.settings import RunSettings
 
@@ -40,6 +42,9 @@ _WHAT = "run again one step at a time"
 _AS_ONE = "run again one step at a time, all steps recorded as one"
 FIX = SPECIAL["steps-one-by-one"]
 _COMPARED = (STEP_EQ, STATE_EQ, OPT_STATE, LOSS_EQ, METRIC_EQ)
+_FITS = 1e-4
+"""Largest part of a gradient that a factor may leave over. The factor is only shown, and decides nothing."""
+_VERBS = {GradientStage.COMPUTED: "computes", GradientStage.APPLIED: "hands to the optimizer"}
 
 
 def wanted(report: Report, _names: Collection[str]) -> bool:
@@ -113,3 +118,29 @@ def _is_whole(record: TrainingRecord) -> bool:
 def _ran_other_epochs(record: TrainingRecord) -> bool:
     """Return whether ``Model.fit`` ran whole epochs, and fewer batches on one device; see PS."""
     return any(rank.facts.get("epochs_as_steps") and rank.facts.get("limit") is not None for rank in record.ranks)
+
+
+def first_difference(reference: TrainingRecord, distributed: TrainingRecord) -> str | None:
+    """Say how the gradients of the first closure differ from those of one device; ``None`` if they are not known."""
+    known = False
+    for stage, verb in _VERBS.items():
+        ours, theirs = _first(reference, stage), _first(distributed, stage)
+        if ours is None or theirs is None or ours.shape != theirs.shape or not norm(ours):
+            continue
+        known = True
+        factor = coefficient(theirs, ours) or 0.0
+        is_multiple = all_finite(theirs) and norm(theirs - factor * ours) <= _FITS * norm(ours)
+        if is_multiple and abs(factor - 1) <= _FITS:
+            continue
+        what = f"{factor:.3g} x the gradients" if is_multiple else "other gradients than those"
+        return f"from the same weights and the same examples, the first closure {verb} {what} of one device"
+    return "the first closure computes the gradients of one device" if known else None
+
+
+def _first(record: TrainingRecord, stage: GradientStage) -> Float | None:
+    """Return all gradients of the first call of a stage as one vector."""
+    for item in record.ranks[0].steps[0].gradients if record.num_steps else ():
+        if item.stage is stage and item.call == 0:
+            parts = [np.ravel(value) for _index, value in sorted(item.values.items()) if value is not None]
+            return np.concatenate(parts).astype(np.float64) if parts else None
+    return None

@@ -128,7 +128,8 @@ def _given_alike(runs: Aligned, program: Runner) -> Aligned:
     if len(ours) != len(theirs):
         why = f"replica functions were called {len(theirs)} times, and on one device {len(ours)} times"
         return replace(runs, undecided=why, in_program=True)
-    strange = strange_examples(ours, theirs)
+    facts = runs.distributed.ranks[0].facts
+    strange = strange_examples(ours, theirs, facts.get("workers", 1) if facts.get("data_of_workers") else 1)
     if strange is not None:
         return replace(runs, undecided=strange, in_program=True)
     settings = replace(runs.settings, feed=Feed(theirs))
@@ -199,4 +200,4 @@ def _without_numbers(report: Report, why: str, in_program: bool) -> Report:
         roles = report.roles
         return roles.have(finding, Role.NUMBERS) or (roles.have(finding, Role.EXAMPLES) and finding.cause is None)
 
-    return report.without(concerns, Doubt(DATA_COVER, why), in_program=in_program)
+    return report.without(concerns, Doubt(DATA_COVER, why, in_program), in_program=in_program)

@@ -16,10 +16,11 @@ from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.checks.parameter_server import CHECK
 from pytest_ddl.equivalence.diagnosis.candidates.shared import random_layers
 from pytest_ddl.equivalence.diagnosis.summed_updates import all_steps
+from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude, norm
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
 from pytest_ddl.equivalence.evidence.replica_calls import calls_of
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Grounds
 from pytest_ddl.equivalence.outcomes import failed
 from pytest_ddl.equivalence.probes.one_by_one import FIX
@@ -28,9 +29,10 @@ from pytest_ddl.equivalence.verdict.judge import concluded_from
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import Array, GradientStage, TrainingRecord
+from pytest_ddl.run_facts import Call, ReadsOfCall
 from pytest_ddl.training.data import move_by_ulp
 from pytest_ddl.training.neutral import RANDOM
-from pytest_ddl.training.settings import Call, Feed, ReadsOfCall, RunSettings
+from pytest_ddl.training.settings import Feed, RunSettings
 
 _CAUSE = "closure-depends-on-others"
 _VERBS = {

@@ -11,30 +11,20 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_ddl.equivalence.checks.run import place_of
+from pytest_ddl.cluster import ship
 from pytest_ddl.equivalence.evidence.arithmetic import half_precision
 from pytest_ddl.equivalence.evidence.slices import Slices
-from pytest_ddl.equivalence.findings import Reason
 from pytest_ddl.equivalence.probes.follow import states_of
 from pytest_ddl.equivalence.probes.registry import PROBES
 from pytest_ddl.equivalence.probes.repeating import timed
 from pytest_ddl.equivalence.runs.alignment import Aligned, align
 from pytest_ddl.equivalence.runs.closures import with_closures
+from pytest_ddl.equivalence.runs.judging import Judging
 from pytest_ddl.equivalence.runs.program import Program, ReferenceStore
 from pytest_ddl.equivalence.runs.question import Question
-from pytest_ddl.equivalence.runs.slices import (
-    equal_parts,
-    examples_to_recompute,
-    pairings_to_recompute,
-    parts_to_recompute,
-    slices_to_recompute,
-    smaller_batch,
-    told_to_recompute,
-    uneven_parts,
-)
 from pytest_ddl.equivalence.runs.smaller_scales import judged_without_overflow
 from pytest_ddl.equivalence.runs.sums import with_sums
-from pytest_ddl.equivalence.verdict.judge import judge, needs_noise, require
+from pytest_ddl.equivalence.verdict.judge import judge, require
 from pytest_ddl.equivalence.verdict.overflows import parting
 from pytest_ddl.equivalence.verdict.own_precision import (
     is_of_single_precision,
@@ -50,9 +40,6 @@ from pytest_ddl.training.settings import RunSettings
 if TYPE_CHECKING:
     from pytest_ddl.equivalence.verdict.report import Report
     from pytest_ddl.harness import Harness
-
-NOISE_RUNS = 3
-"""Number of perturbed references that measure rounding noise; see :mod:`pytest_ddl.equivalence.evidence.tolerance`."""
 
 
 class Comparer:
@@ -75,7 +62,8 @@ class Comparer:
         # A wrong argument is a mistake of the caller. Report it before anything runs.
         question = question.checked(self._harness.registry)
         seconds = question.timeout if question.timeout is not None else self._harness.timeout(question.mark)
-        program = Program(self._harness, self._references, question, time.monotonic() + seconds)
+        deadline = time.monotonic() + seconds
+        program = Program(self._harness, self._references, question, deadline, ship.pack(question.train))
         settings = RunSettings(global_batch_size=question.global_batch_size, steps=question.steps, seed=question.seed)
         return PlainComparison(program, settings, question)
 
@@ -147,7 +135,7 @@ class PlainComparison:
         settings = replace(self.base, precision=distributed.precision)
         reference, settings = self._without_strategy(self.program.reference(settings), settings)
         runs = align(reference, distributed, settings, self.program)
-        report = runs.explained(self.judged(runs.reference, runs.distributed, runs.settings))
+        report = runs.explained(self.judged(runs))
         return report.rendered(self.program.harness.settings.front_end)
 
     def in_precision(self, precision: str) -> Report:
@@ -204,94 +192,13 @@ class PlainComparison:
         """Judge two runs. If a gradient overflowed on one side only, also run both with a smaller loss scale."""
         parted = parting(runs.reference, runs.distributed)
         if parted is None:
-            return self.judged(runs.reference, runs.distributed, runs.settings)
+            return self.judged(runs)
         plain = self.decide(runs.reference, runs.distributed)
+        return judged_without_overflow(runs, parted, self.program, lambda again: timed(plain, self.judged(again)))
 
-        def judged(again: Aligned) -> Report:
-            return timed(plain, self.judged(again.reference, again.distributed, again.settings))
-
-        return judged_without_overflow(runs, parted, self.program, judged)
-
-    def judged(self, reference: TrainingRecord, distributed: TrainingRecord, settings: RunSettings) -> Report:
+    def judged(self, runs: Aligned) -> Report:
         """Judge two runs. Rounding noise is measured, and causes are recomputed, only if the verdict needs it."""
-        report = self.decide(reference, distributed)
-        perturbed: list[TrainingRecord] = []
-        again: TrainingRecord | None = None
-        if needs_noise(report):
-            ulp_of = half_precision(reference) or ""
-            perturbed = [
-                self.program.reference(replace(settings, perturbation=number, ulp_of=ulp_of))
-                for number in range(1, NOISE_RUNS + 1)
-            ]
-            report = self.decide(reference, distributed, perturbed)
-        elif not (uneven_parts(report) or equal_parts(report)):
-            return report
-        if any(item.reason is Reason.NOT_REPEATED for result in report.results for item in result.unjudged):
-            again = self.program.anew(settings)
-            report = self.decide(reference, distributed, perturbed, again=again)
-
-        def trained_on(
-            step: int, rows: tuple[int, ...], moved: tuple[int, tuple[int, ...]] | None = None, told: int = 0
-        ) -> TrainingRecord:
-            part = replace(settings, slices=((step, rows),), slice_moved=moved, told_replicas=told)
-            return self.program.reference(part)
-
-        uneven = {
-            replica: self.program.reference(replace(settings, slices=slices))
-            for replica, slices in uneven_parts(report).items()
-        }
-        rows_of_parts = equal_parts(report)
-        equal = self.program.reference(replace(settings, slices=rows_of_parts)) if rows_of_parts else None
-        if uneven or equal is not None:
-            slices = Slices(0, uneven=uneven, equal=equal)
-            report = self.decide(reference, distributed, perturbed, slices, again)
-        for step, parts in slices_to_recompute(report):
-            slices = Slices(
-                step, {replica: trained_on(step, rows) for replica, rows in parts.items()}, uneven=uneven, equal=equal
-            )
-            report = self.decide(reference, distributed, perturbed, slices, again)
-            pieces = {
-                replica: tuple(trained_on(step, part) for part in own)
-                for replica, own in parts_to_recompute(report, step, parts).items()
-            }
-            if pieces:
-                slices = replace(slices, parts=pieces)
-                report = self.decide(reference, distributed, perturbed, slices, again)
-            told = {
-                replica: tuple(trained_on(step, part, told=distributed.num_replicas) for part in own)
-                for replica, own in told_to_recompute(report, step, parts).items()
-            }
-            if told:
-                slices = replace(slices, told=told)
-                report = self.decide(reference, distributed, perturbed, slices, again)
-            if size := smaller_batch(report, step, parts):
-                smaller = self.program.reference(replace(settings, global_batch_size=size))
-                slices = replace(slices, smaller=smaller)
-                report = self.decide(reference, distributed, perturbed, slices, again)
-            # Copies fill a batch of the usual size, in case the program cuts its batch to a multiple of a number.
-            copies = sum(map(len, parts.values()))
-            single = {
-                replica: {row: trained_on(step, (row,) * copies) for row in rows}
-                for replica, rows in examples_to_recompute(report, step, parts).items()
-            }
-            if single:
-                slices = replace(slices, examples=single)
-                report = self.decide(reference, distributed, perturbed, slices, again)
-            pairings = {
-                pairing: trained_on(step, parts[pairing.replica], (pairing.tensor, pairing.rows))
-                for pairing in pairings_to_recompute(report, step, parts)
-            }
-            if pairings:
-                slices = replace(slices, pairings=pairings)
-                report = self.decide(reference, distributed, perturbed, slices, again)
-        return report.noted(*_failures("a run that measures rounding noise", perturbed))
-
-
-def _failures(what: str, records: Sequence[TrainingRecord]) -> tuple[str, ...]:
-    """Describe the exceptions of runs that help to judge, each once."""
-    errors = [error for record in records for _rank, error in record.errors]
-    failures = [(summary(error.type, error.message), place_of(error)) for error in errors]
-    return tuple(dict.fromkeys(f"{what} failed: {why}" + (f" ({place})" if place else "") for why, place in failures))
+        return Judging(runs, self.program, self.decide).concluded()
 
 
 def _is_float64(record: TrainingRecord) -> bool:

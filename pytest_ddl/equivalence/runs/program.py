@@ -59,12 +59,14 @@ class Program:
     question: Question
     deadline: float
     """End of the time for all runs, on the clock of :func:`time.monotonic`."""
+    packed: ship.Job
+    """Call of the training function. Between the runs of a comparison, no code of the user runs in this process."""
 
     def reference(self, settings: RunSettings) -> TrainingRecord:
         """Run on one device, or return the record of such a run with equal settings."""
         settings = replace(settings, is_reference=True, one_by_one=False, one_worker=False, seeds_by_rank=False)
         spec, asked = self.harness.registry.default("one_device"), self.question
-        key = ship.pack(asked.train), settings, self.harness.device_for(spec, asked.mark), asked.test
+        key = self.packed, settings, self.harness.device_for(spec, asked.mark), asked.test
         return self.references.get(key, lambda: self.anew(settings))
 
     def anew(self, settings: RunSettings) -> TrainingRecord:
@@ -155,7 +157,7 @@ class Program:
         :param environ: additional environment variables of its processes. It is then for this attempt only, too.
         :param watch: function that makes the callback ``stuck`` of :meth:`Cluster.ask` for the cluster.
         """
-        job = ship.pack(run_training, (self.question.train, settings))
+        job = ship.pack(run_training, (self.question.train, settings), since=self.packed)
         with self.harness.cluster(spec, self.question.mark, fresh=fresh, environ=environ) as cluster:
             several = cluster.num_ranks > 1
             stuck: Stuck | None = None

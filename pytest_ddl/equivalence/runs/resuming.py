@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from pytest_ddl.records import CallSite, RankRecord, Snapshot, VariableRecord
+from pytest_ddl.records import RankRecord, Snapshot, VariableRecord
+from pytest_ddl.run_facts import CallSite, RunFacts
 
 Value = TypeVar("Value")
 
@@ -33,7 +34,7 @@ def joined(first: RankRecord, second: RankRecord, step: int) -> RankRecord:
     )
 
 
-def _call_sites(first: RankRecord, second: RankRecord) -> dict[str, dict[CallSite, bool]]:
+def _call_sites(first: RankRecord, second: RankRecord) -> RunFacts:
     """Return the calls of both attempts. A loop that ran before the interruption need not run after it."""
     found: dict[CallSite, bool] = {}
     for rank in (first, second):
@@ -42,7 +43,7 @@ def _call_sites(first: RankRecord, second: RankRecord) -> dict[str, dict[CallSit
     return {"call_sites": found} if found else {}
 
 
-def _generators(first: RankRecord, second: RankRecord) -> dict[str, dict[int, tuple[str, ...]]]:
+def _generators(first: RankRecord, second: RankRecord) -> RunFacts:
     """Return the states of the random generators after the steps of both attempts."""
     found = {**first.facts.get("generators", {}), **second.facts.get("generators", {})}
     return {"generators": found} if found else {}

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
+
+from pytest_ddl.equivalence.checks.optimizer_state import CHECK as OPT_STATE
+from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     adds_up,
@@ -15,16 +19,22 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     random_sources,
 )
 from pytest_ddl.equivalence.diagnosis.unequal_parts import MEAN
+from pytest_ddl.equivalence.evidence.arrays import difference
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import is_uneven, shared_steps
 from pytest_ddl.equivalence.evidence.slices import Pairing
 from pytest_ddl.equivalence.findings import Finding, Reason
 from pytest_ddl.equivalence.roles import Role, Roles
+from pytest_ddl.equivalence.verdict.judge import is_open
 from pytest_ddl.equivalence.verdict.report import Report
-from pytest_ddl.records import BatchRecord, GradientStage, TrainingRecord
+from pytest_ddl.records import BatchRecord, GradientStage, TrainingRecord, VariableKind
 
 _MOST_COPIES = 4096
 """Maximum number of examples of a batch that is made of copies."""
+_MOST_TERMS = 2
+"""Maximum number of examples whose gradients show how large the terms of a sum are."""
+_ORDERS = 3
+"""Number of runs on batches in another order."""
 _MOST_EXAMPLES = 16
 """Maximum number of examples to train on one by one. Each is a run of its own."""
 
@@ -37,12 +47,72 @@ def slices_to_recompute(report: Report) -> list[tuple[int, Mapping[int, tuple[in
     """
     reference, distributed = report.reference, report.distributed
     findings = (*report.findings, *report.excused)
-    open_steps = [finding.step for finding in findings if finding.step and _is_guessed(finding, report.roles)]
-    if not open_steps or reference is None or distributed is None:
+    if reference is None or distributed is None:
+        return []
+    open_steps = [f.step for f in findings if f.step and (_is_guessed(f, report.roles) or is_open(f, report))]
+    if not open_steps:
         return []
     step = min(open_steps)
     rows = _rows_by_replica(reference, distributed, step)
     return [(step, rows)] if rows and all(rows.values()) else []
+
+
+def terms_to_measure(report: Report) -> list[tuple[int, tuple[int, ...]]]:
+    """Return at most one ``(step, rows)``: the first step with a slot beyond its measured bound, and some examples.
+
+    Rounding of a gradient grows with its terms, one for each example. If they cancel, neither the slot nor a run that
+    is moved by one ulp shows how large they are. A run on one example does.
+    """
+    reference, distributed = report.reference, report.distributed
+    found = [f.step for f in _found(report, OPT_STATE) if f.step and not f.a_priori]
+    if not found or reference is None or distributed is None:
+        return []
+    rows = _rows_by_replica(reference, distributed, min(found)) or {}
+    return [(min(found), tuple(own[0] for own in rows.values() if own)[:_MOST_TERMS])] if rows else []
+
+
+def orders_to_measure(report: Report, step: int) -> list[tuple[tuple[int, tuple[int, ...]], ...]]:
+    """Return for some runs ``(step, rows)`` of each step, with its examples in another order.
+
+    That is so if the weights of a step differ although all slots agree within the rounding of their terms. The
+    optimizer then divides by a gradient that is little more than rounding.
+    """
+    reference, slots = report.reference, [f.step for f in _found(report, OPT_STATE) if f.step]
+    if reference is None or step not in [f.step for f in _found(report, STEP_EQ)] or min([*slots, step + 1]) <= step:
+        return []
+    batches = [reference.batches(at) for at in range(1, reference.num_steps + 1)]
+    if any(len(found) != 1 for found in batches):
+        return []
+    return [
+        tuple(
+            (at, tuple(map(int, np.random.default_rng((order, at)).permutation(batch.size))))
+            for at, (batch,) in enumerate(batches, 1)
+        )
+        for order in range(_ORDERS)
+    ]
+
+
+def is_rounding(report: Report, step: int, run: TrainingRecord) -> bool:
+    """Return whether a run on batches in another order differs only by rounding until the optimizer divides.
+
+    It does not if its random numbers, or a loss of neighbouring examples, depend on the order.
+    """
+    reference, tolerance = report.reference, report.tolerance
+    if reference is None or tolerance is None or run.num_steps < reference.num_steps or run.errors:
+        return False
+    places = [
+        (v, at) for v in reference.variables for at in range(step + 1) if at < step or v.kind is VariableKind.SLOT
+    ]
+    pairs = [(v.index, at, run.value(v.index, at), reference.value(v.index, at)) for v, at in places]
+    return all(
+        actual is None or desired is None or difference(actual, desired).error <= tolerance.variable(index, at).value
+        for index, at, actual, desired in pairs
+    )
+
+
+def _found(report: Report, check: str) -> list[Finding]:
+    """Return all findings of a check, also those that another finding explains."""
+    return [f for result in report.results if result.check == check for f in result.findings]
 
 
 def uneven_parts(report: Report) -> dict[int, tuple[tuple[int, tuple[int, ...]], ...]]:

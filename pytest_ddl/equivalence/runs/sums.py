@@ -15,17 +15,18 @@ import numpy as np
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.checks.parameter_server import CHECK, counted_updates, final_value
+from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, is_numeric, magnitude
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_seed, of_kind
 from pytest_ddl.equivalence.evidence.replica_calls import are_equal, calls_of
-from pytest_ddl.equivalence.evidence.tolerance import unit_roundoff
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding
 from pytest_ddl.equivalence.outcomes import failed
 from pytest_ddl.equivalence.runs.alignment import Runner
 from pytest_ddl.equivalence.verdict.judge import concluded_from
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
-from pytest_ddl.training.settings import Call, Feed, RunSettings
+from pytest_ddl.run_facts import Call
+from pytest_ddl.training.settings import Feed, RunSettings
 
 
 def with_sums(report: Report, settings: RunSettings, program: Runner) -> Report:

@@ -15,13 +15,13 @@ from pytest_ddl.equivalence.diagnosis.afterwards import as_read, endings
 from pytest_ddl.equivalence.diagnosis.reported import Reported, results, values
 from pytest_ddl.equivalence.diagnosis.state_updates import is_read_on_demand
 from pytest_ddl.equivalence.evidence.arrays import difference, is_numeric
+from pytest_ddl.equivalence.evidence.bounds import Decision
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
-from pytest_ddl.equivalence.evidence.metric_state import counted_by_replica
+from pytest_ddl.equivalence.evidence.metric_state import counted_by_replica, jumps
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
 from pytest_ddl.equivalence.evidence.one_sided import is_of_one_place
 from pytest_ddl.equivalence.evidence.results import returned
-from pytest_ddl.equivalence.evidence.tolerance import Decision
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Reason
 from pytest_ddl.equivalence.ledger import Entry, Ledger, Quantity
 from pytest_ddl.equivalence.roles import Role, Roles
@@ -69,6 +69,9 @@ class _Books:
         tolerance = self.comparison.tolerance
         bound = tolerance.variable(ours.index, step)
         decision = replace(bound, value=scale * bound.value).judge(difference(actual, desired).error)
+        if decision is Decision.BEYOND and ours.kind is VariableKind.METRIC:
+            as_far = jumps(tolerance, ours.index, step, difference(actual, desired).error)
+            decision = Decision.UNDECIDED if as_far else decision
         undecided = decision is Decision.UNDECIDED
         return Decision.WITHIN if undecided and not tolerance.is_gross(ours.index, step, actual, desired) else decision
 
@@ -144,6 +147,10 @@ def _finals(books: _Books) -> Iterator[Entry]:
         quantity, name = _OF_VARIABLES[ending.variable.kind], ending.variable.name
         is_beyond = ending.decision is Decision.BEYOND
         reason = books.excuse(quantity, name, books.comparison.steps, at_end=True) if is_beyond else None
+        if ending.jumps:
+            reason = Reason.JUMPS
+        elif ending.late and ending.decision is Decision.UNDECIDED:
+            reason = Reason.TOO_WIDE
         yield Entry(quantity, name, books.comparison.steps, reason, at_end=True)
     for rank in books.comparison.distributed.ranks:
         for index, parts in (rank.final or {}).items():

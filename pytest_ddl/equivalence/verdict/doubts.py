@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
+from pytest_ddl.equivalence.checks.data_cover import CHECK as DATA_COVER
+from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.checks.uneven import CHECK as UNEVEN
+from pytest_ddl.equivalence.evidence.coverage import replicas_consume_equal_examples
 from pytest_ddl.equivalence.evidence.observe import shared_steps, sizes
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
 from pytest_ddl.equivalence.ledger import HARMLESS
 from pytest_ddl.equivalence.roles import Role, Roles
+from pytest_ddl.hints import Hint
 from pytest_ddl.records import OptimizerRecord, TrainingRecord
 
 _SHOWN = 3
@@ -16,6 +20,21 @@ _BY_ELIMINATION = ("batch-coupled-loss",)
 """Causes that are named because nothing else fits. The size of their effect is unknown."""
 _CHANGE_LATER = Role.DATA | Role.RESUMPTION | Role.NONFINITE | Role.REPLICAS
 """Checks whose declared findings change all numbers after them."""
+
+EQUAL_EXAMPLES = "examples-equal"
+"""Cause that a program declares if its examples are equal on all replicas by nature."""
+_ALIKE = (
+    "all replicas consumed equal examples in every step: each of them computes what all compute, so that a mistake in "
+    "splitting the data, or in adding up gradients, losses or metrics, does not show. Use data whose examples differ, "
+    "for example numpy.random.default_rng(0).normal(size=shape) in place of ones"
+)
+
+
+def alike(results: Sequence[CheckResult], distributed: TrainingRecord, roles: Roles) -> Iterator[Doubt]:
+    """Yield a doubt if numbers or examples were compared, and all replicas consumed equal examples."""
+    compared = any(r.outcome is Outcome.PASS and roles.have(r, Role.NUMBERS | Role.EXAMPLES) for r in results)
+    if compared and replicas_consume_equal_examples(distributed):
+        yield Doubt(DATA_COVER, _ALIKE + Hint.EQUAL_EXAMPLES(EQUAL_EXAMPLES), in_program=True)
 
 
 def undecided(
@@ -36,6 +55,19 @@ def undecided(
     for result in results:
         if result.outcome is Outcome.INCONCLUSIVE and not follows(result):
             yield Doubt(result.check, result.reason)
+
+
+def before_an_end(excused: Sequence[Finding], distributed: TrainingRecord, roles: Roles) -> Iterator[Doubt]:
+    """Yield the variables that were trained in no recorded step before an excused end of the run."""
+    ends = [finding for finding in excused if roles.have(finding, Role.RUN)]
+    names = dict.fromkeys(name for rank in distributed.ranks for name in rank.facts.get("between_steps", ()))
+    if ends and names:
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        text = (
+            f"before the run ended, the program trained {', '.join([*names][:_SHOWN])}{more} outside of recorded "
+            f"steps{Hint.OF_RUN_STEPS}, so that nothing compares this: {Hint.WATCH_ALL}"
+        )
+        yield Doubt(STEP_EQ, text, in_program=True)
 
 
 def uncompared(results: Sequence[CheckResult]) -> Iterator[Doubt]:
@@ -88,6 +120,15 @@ def _fixed(optimizer: OptimizerRecord) -> tuple[str, dict[str, object]]:
     """Return type and settings of an optimizer without its rate, which is recorded and compared in each step."""
     of_a_rate = ("learning_rate", "schedule")
     return optimizer.type, {key: value for key, value in optimizer.settings.items() if key not in of_a_rate}
+
+
+def beside(declared: Sequence[Finding], expected: Collection[str]) -> Iterator[Doubt]:
+    """Yield the causes that act at the same time as a declared one, and are not declared."""
+    for finding in declared:
+        for other in finding.besides:
+            if other not in expected:
+                text = f"{finding.cause} is declared in step {finding.step}, and {other}, which acts too, is not"
+                yield Doubt(finding.check, text)
 
 
 def unseen(distributed: TrainingRecord, approximations: Sequence[Finding]) -> Iterator[Doubt]:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_ddl.equivalence.checks.nonfinite import not_finite
-from pytest_ddl.equivalence.evidence.arithmetic import uses_float16
+from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff, uses_float16
 from pytest_ddl.equivalence.evidence.arrays import all_finite, magnitude, same
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_loss_scale, of_kind, shared_steps
-from pytest_ddl.equivalence.evidence.tolerance import Tolerance, unit_roundoff
+from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.records import Array, GradientStage, TrainingRecord, VariableKind
 
 _LARGEST = float(np.finfo(np.float16).max)

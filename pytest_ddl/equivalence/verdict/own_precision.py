@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.diagnosis.afterwards import CAUSE as CHANGED_AFTERWARDS
+from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff
 from pytest_ddl.equivalence.evidence.arrays import difference, magnitude
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, compared_with_reference, of_kind, update
-from pytest_ddl.equivalence.evidence.tolerance import unit_roundoff
 from pytest_ddl.equivalence.findings import Doubt, Finding, Grounds
 from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.equivalence.verdict.report import Report
@@ -58,14 +59,18 @@ def is_of_single_precision(report: Report) -> bool:
     cause may reproduce the difference. Such a program is compared in its own precision, like one that refuses float64.
     """
     reference, distributed = report.reference, report.distributed
-    found = [finding for finding in report.findings if report.roles.have(finding, Role.UPDATES | Role.LOSS)]
+    by_step, others = (
+        [finding for finding in report.findings if report.roles.have(finding, role)]
+        for role in (Role.UPDATES | Role.LOSS, Role.SLOTS | Role.STATE | Role.METRICS)
+    )
+    found = by_step or others  # While weights or losses differ, other values may follow from them.
     if reference is None or distributed is None or reference.errors or distributed.errors:
         return False
     # A loss is also recomputed from the losses of the replicas, with what float32 rounded in them.
     explained = any(finding.grounds is Grounds.RECOMPUTED for finding in found if finding.check != LOSS_EQ)
     if explained or not _rounds_to_single(reference, distributed):
         return False
-    return bool(found) and all(_is_rounding(reference, distributed, finding) for finding in found)
+    return bool(found) and all(_is_rounding(reference, distributed, finding, bool(by_step)) for finding in found)
 
 
 def _rounds_to_single(reference: TrainingRecord, distributed: TrainingRecord) -> bool:
@@ -78,13 +83,16 @@ def _rounds_to_single(reference: TrainingRecord, distributed: TrainingRecord) ->
     return casts > 0 or constants[0] != constants[1]
 
 
-def _is_rounding(reference: TrainingRecord, distributed: TrainingRecord, finding: Finding) -> bool:
+def _is_rounding(reference: TrainingRecord, distributed: TrainingRecord, finding: Finding, of_steps: bool) -> bool:
     step = finding.step
+    relative = _ROUNDINGS * unit_roundoff("float32")
+    if not of_steps or finding.cause == CHANGED_AFTERWARDS:
+        scale, times = _scale(reference, finding), distributed.num_replicas
+        error = math.inf if finding.error is None else finding.error
+        # A metric that is given means counts once for each replica. What that gives is judged in the new comparison.
+        return min(error, abs(error - (times - 1) * scale)) <= relative * times * scale
     if not step or step > min(reference.num_steps, distributed.num_steps):
         return False
-    relative = _ROUNDINGS * unit_roundoff("float32")
-    if finding.cause == CHANGED_AFTERWARDS:
-        return _is_rounding_of_a_final_value(reference, finding, relative)
     if finding.check == LOSS_EQ:
         losses = [rank.steps[step - 1].loss for record in (reference, distributed) for rank in record.ranks]
         known = [loss for loss in losses if loss is not None]
@@ -97,9 +105,12 @@ def _is_rounding(reference: TrainingRecord, distributed: TrainingRecord, finding
     return True
 
 
-def _is_rounding_of_a_final_value(reference: TrainingRecord, finding: Finding, relative: float) -> bool:
-    """Return whether a value that the program changed after its last step is off only by the rounding of float32."""
-    final = reference.ranks[0].final or {}
-    index = next(variable.index for variable in reference.variables if variable.name == finding.variable)
-    value = final.get(index, reference.ranks[0].steps[-1].snapshot.get(index, ()))
-    return bool(value) and finding.error is not None and finding.error <= relative * magnitude(value[0])
+def _scale(reference: TrainingRecord, finding: Finding) -> float:
+    """Return the size of a reported value, or of a variable after its step or at the end of the program."""
+    if finding.scale is not None:
+        return finding.scale
+    index = next((variable.index for variable in reference.variables if variable.name == finding.variable), None)
+    if index is None:
+        return 0.0
+    final = (reference.ranks[0].final or {}).get(index, ())
+    return max(map(magnitude, (reference.value(index, finding.step or 0), *final[:1])))

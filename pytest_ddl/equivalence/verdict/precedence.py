@@ -112,7 +112,11 @@ def _changes_the_loss(earlier: Finding, later: Finding) -> bool:
         return later.grounds is Grounds.PATTERN
     if earlier.step == later.step:
         of_a_term = earlier.cause in _OF_THE_LOSS and later.grounds is Grounds.PATTERN
-        return of_a_term or earlier.cause in later.also or earlier.cause in _CHANGES_THE_FORWARD_PASS
+        return (
+            of_a_term
+            or bool({earlier.cause, *earlier.besides} & {*later.also})
+            or earlier.cause in _CHANGES_THE_FORWARD_PASS
+        )
     return _after_its_step(earlier, later)
 
 
@@ -138,6 +142,10 @@ def _changes_later_or_guessed(earlier: Finding, later: Finding) -> bool:
 
 def _is_of_weights(earlier: Finding, _later: Finding) -> bool:
     return earlier.cause != "state-not-aggregated"
+
+
+def _is_a_tolerated_step_beside_a_state(earlier: Finding, later: Finding) -> bool:
+    return earlier.cause == "state-not-aggregated" and later.approximation
 
 
 def _is_verified(earlier: Finding, _later: Finding) -> bool:
@@ -180,6 +188,8 @@ EXPLAINED: tuple[Rule, ...] = (
     # State after a step follows from the weights before it, unless its own rule is known to be wrong.
     Rule(Role.DATA, Role.STATE, _always),
     Rule(Role.WEIGHTS, Role.STATE, _changes_state),
+    # Copies of a state that differ do not let unequal parts of a batch count equally.
+    Rule(Role.REPLICAS, Role.WEIGHTS, _never, if_=_is_a_tolerated_step_beside_a_state),
     Rule(Role.REPLICAS, _BY_STEP, _always),
     Rule(Role.WEIGHTS, _BY_STEP, _changes_later_or_vague),
     Rule(Role.DATA, _BY_STEP, _changes_later_or_guessed),

@@ -67,7 +67,7 @@ class Report:
         """
         if self.findings:
             return "fail"
-        if self.known and (not self.doubts or any(_stops(finding) for finding in self.known)):
+        if self.known and not self.doubts:
             return "known"
         compared = any(r.outcome is Outcome.PASS for r in self.results) and self.expected_end is None
         return "pass" if compared and not self.doubts else "inconclusive"
@@ -98,9 +98,12 @@ class Report:
     @property
     def program_reasons(self) -> tuple[str, ...]:
         """Reasons for a missing verdict that lie in the program. They make a test fail."""
-        undecided = [r for r in self.results if r.outcome is Outcome.INCONCLUSIVE and r.in_program]
-        reasons = (self.front_end.render(f"{r.check}: {r.reason}") for r in undecided)
-        return tuple(reasons) if self.verdict == "inconclusive" else ()
+        undecided = [
+            Doubt(r.check, r.reason) for r in self.results if r.outcome is Outcome.INCONCLUSIVE and r.in_program
+        ]
+        undecided += [doubt for doubt in self.doubts if doubt.in_program]
+        reasons = (self.front_end.render(str(doubt)) for doubt in undecided)
+        return tuple(dict.fromkeys(reasons)) if self.verdict == "inconclusive" else ()
 
     @property
     def comparable(self) -> bool:
@@ -128,6 +131,11 @@ class Report:
         """The known behaviors of frameworks that were recognized, each once."""
         return tuple(KNOWN[name] for name in dict.fromkeys(finding.known for finding in self.known) if name)
 
+    @property
+    def known_ends(self) -> tuple[str, ...]:
+        """Ids of the known behaviors that ended the run, so that nothing was compared."""
+        return tuple(dict.fromkeys(finding.known for finding in self.known if finding.known and _stops(finding)))
+
     def noted(self, *texts: str) -> Report:
         """Return the report with further notes on how the programs were run."""
         return replace(self, notes=(*self.notes, *(Note(NoteKind.HOW, text) for text in texts)))
@@ -142,7 +150,7 @@ class Report:
             expected=tuple((finding.rendered(front_end), reason) for finding, reason in self.expected),
             approximations=tuple(finding.rendered(front_end) for finding in self.approximations),
             known=tuple(finding.rendered(front_end) for finding in self.known),
-            doubts=tuple(Doubt(doubt.check, front_end.render(doubt.reason)) for doubt in self.doubts),
+            doubts=tuple(doubt._replace(reason=front_end.render(doubt.reason)) for doubt in self.doubts),
             notes=tuple(Note(note.kind, front_end.render(note)) for note in self.notes),
         )
 
@@ -210,7 +218,10 @@ class Report:
         excused += [(renamed(finding), why) for finding, why in again.expected]
         left = [at for at in range(len(found)) if at not in declared]
         findings = [found[at] for at in left]
-        doubts = [Doubt(check, f"{what}: {doubt.reason if doubt.check == check else doubt}") for doubt in again.doubts]
+        doubts = [
+            Doubt(check, f"{what}: {doubt.reason if doubt.check == check else doubt}", doubt.in_program)
+            for doubt in again.doubts
+        ]
         other = replace(
             again,
             findings=findings,

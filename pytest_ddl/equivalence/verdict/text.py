@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pytest_ddl.equivalence.causes import CAUSES
 from pytest_ddl.equivalence.causes.cause import Fix
-from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome, Symptom
+from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Grounds, Outcome, Symptom
 from pytest_ddl.equivalence.known.behavior import KnownBehavior
 from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.equivalence.ledger import Ledger
@@ -100,6 +100,10 @@ def render_report(report: Rendered) -> str:
     lines.extend(["", *_table(report)])
     if report.ledger.entries:
         lines.extend(_wrapped(str(report.ledger)))
+    rows = {(result.check, result.reason) for result in report.results if result.outcome is Outcome.INCONCLUSIVE}
+    for doubt in report.doubts:
+        if (doubt.check, doubt.reason) not in rows:
+            lines.extend(_wrapped(f"not decided: {doubt}"))
     for finding, reason in report.expected:
         lines.extend(_wrapped(f"expected: {_place(finding)}{_cause(finding)}{_of_things(finding, report)}: {reason}"))
     for finding in report.approximations:
@@ -161,8 +165,11 @@ def _failure(strategy: str, finding: Finding) -> str:
     elif finding.check == "REPLICA-EQ":
         what = "has copies of one variable that differ"
     parts = [finding.variable or finding.message]
-    # Adam and RMSprop hide the scale of a gradient: their updates are as large as on one device.
-    if finding.ratio is not None and finding.variable is not None and abs(finding.ratio - 1) > _EQUAL:
+    # Adam and RMSprop hide the scale of a gradient: their updates are as large as on one device. If the cause is known
+    # and is no factor, then the ratio of one variable says nothing, and looks like one.
+    other = finding.grounds in (Grounds.RECOMPUTED, Grounds.PATTERN, Grounds.EXCLUSION) and finding.variable != "loss"
+    scaled = finding.ratio is not None and abs(finding.ratio - 1) > _EQUAL
+    if finding.ratio is not None and finding.variable is not None and scaled and not (other and finding.cause):
         parts.append(f"{finding.ratio:.2f}x the {'loss' if finding.variable == 'loss' else 'update'}")
     elif finding.error is not None and finding.variable is not None:
         parts.append(f"max difference {finding.error:.3g}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from signal import SIGABRT, SIGKILL, SIGSTOP, SIGTERM
 
@@ -213,6 +213,3 @@ class Fault:
             )
         kind, task, point, attempt, seconds = match.groups()
         return cls(kind, task, Point.parse(point), int(attempt or 1), float(seconds) if seconds else None)
-
-    def in_attempt(self, attempt: int) -> Fault:
-        return replace(self, attempt=attempt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -10,6 +11,8 @@ from pytest_ddl.hosts.transport import TransportError
 
 WAIT = 30.0
 """Maximum seconds for a program that asks its engine."""
+_LOGGED = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ ")
+"""Beginning of a line in the log of a program of Kubernetes."""
 
 
 def require(name: str, program: str, fix: str) -> None:
@@ -35,6 +38,8 @@ def output_of(name: str, command: Sequence[str], fix: str) -> str:
     except subprocess.TimeoutExpired:
         raise TransportError(f"--ddl-launcher={name}: `{shown}` took more than {WAIT:.0f} s") from None
     if done.returncode:
-        said = "; ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        # kubectl prints the same lines of its log before what it says to people.
+        said = "; ".join([line for line in lines if not _LOGGED.match(line)] or lines[-1:])
         raise TransportError(f"--ddl-launcher={name}: `{shown}` failed: {said or f'status {done.returncode}'}")
     return done.stdout

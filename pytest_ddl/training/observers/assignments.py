@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import VariableKind
+from pytest_ddl.run_facts import RunFacts
 from pytest_ddl.training import current_call, frames, keras_objects, values
 from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.environment import keras_modules, on_import
@@ -84,11 +85,7 @@ class Assignments(Observer):
             )
 
     def end_run(self) -> Mapping[str, Any]:
-        """Return the fact ``rewritten``: name of a variable -> line at which a closure computes it from its old value.
-
-        Weights are left out, because the sum of their gradients is judged.
-        """
-        return {"facts": {"rewritten": dict(self._rewritten)}} if self._rewritten else {}
+        return {"facts": RunFacts(rewritten=dict(self._rewritten))} if self._rewritten else {}
 
 
 def _depends_on(given: list[Any], handle: Any) -> bool:

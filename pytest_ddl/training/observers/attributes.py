@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from pytest_ddl.run_facts import RunFacts
 from pytest_ddl.training import frames
 from pytest_ddl.training.environment import keras_modules, on_import
 from pytest_ddl.training.observer import Observer
@@ -57,7 +58,7 @@ class Attributes(Observer):
         return set_attribute
 
     def end_run(self) -> Mapping[str, Any]:
-        return {"facts": {"overwritten": self._overwritten}} if self._overwritten else {}
+        return {"facts": RunFacts(overwritten=self._overwritten)} if self._overwritten else {}
 
 
 def _another_thread_is_in(item: Any) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from pytest_ddl.run_facts import RunFacts
 from pytest_ddl.training import adapter
 from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.replacing import Replacements
@@ -50,7 +51,7 @@ class Casts(Observer):
     def end_run(self) -> Mapping[str, Any]:
         found: dict[str, Any] = {"casts": dict(self._within), "casts_around": dict(self._around)}
         if self._single or self._constants:
-            found["facts"] = {"single": (self._single, sorted(self._constants))}
+            found["facts"] = RunFacts(single=(self._single, sorted(self._constants)))
         return found
 
     def _noting(self, original: Any) -> Any:

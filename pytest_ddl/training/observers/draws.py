@@ -21,6 +21,7 @@ import numpy as np
 
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, DrawRecord
+from pytest_ddl.run_facts import RunFacts
 from pytest_ddl.training import adapter, fingerprint, neutral, replaced_draws
 from pytest_ddl.training.callback_ops import add_callback, replica_id
 from pytest_ddl.training.common_numbers import Stream
@@ -169,7 +170,7 @@ class Draws(Observer):
         return {"draws": tuple(_folded(seen[key]) for key in sorted(seen))}
 
     def end_run(self) -> Mapping[str, Any]:
-        facts: dict[str, Any] = {"draws_unseen": dict(self._unseen)} if self._unseen else {}
+        facts: RunFacts = {"draws_unseen": dict(self._unseen)} if self._unseen else {}
         if self._drew_unseen:
             facts["drew_unseen"] = True
         return {"draws_observed": not self._hidden, "facts": facts}

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from pytest_ddl.run_facts import RunFacts
 from pytest_ddl.training import values
 from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.observer import Observer
@@ -47,7 +48,7 @@ class Generators(Observer):
         """Keep the states: they belong to the steps that have ended."""
 
     def end_run(self) -> Mapping[str, Any]:
-        return {"facts": {"generators": self._states}} if self._states else {}
+        return {"facts": RunFacts(generators=self._states)} if self._states else {}
 
     def _digest(self, reference: weakref.ref[Any]) -> str:
         generator = reference()

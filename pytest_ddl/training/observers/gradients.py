@@ -19,6 +19,7 @@ import numpy as np
 
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, GradientRecord, GradientStage, GradientSum
+from pytest_ddl.run_facts import GradientsOfCalls, RunFacts
 from pytest_ddl.training import adapter, current_call, frames, keras_objects, values
 from pytest_ddl.training.callback_ops import add_callback, replica_id
 from pytest_ddl.training.consumption import LARGEST
@@ -47,18 +48,15 @@ LARGEST_RUN = 8 * LARGEST
 """Maximum bytes of all gradients of a run; later ones are not recorded, because all are sent to the controller."""
 
 
-GradientsOfCalls = dict[int, list[tuple[GradientStage, int, dict[int, Array | None]]]]
-"""Number of a call of a replica function -> its gradients by variable, in the order of the program.
-
-The integer is the number of the place in a traced function that computes or applies them."""
-
-
 class GradientObserver(Observer):
     """Observer that fills :attr:`~pytest_ddl.records.StepRecord.gradients`."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._events: list[Event] = []
+        self._outside: list[Event] = []
+        """Gradients that were computed between two steps, or before the first one."""
+        self._between: list[str] = []
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._origin: dict[int, tuple[Any, Site, int]] = {}
@@ -77,6 +75,8 @@ class GradientObserver(Observer):
         self._optimizers: dict[int, tuple[Any, list[GradientSource]]] = {}
         """Id of an optimizer -> the optimizer, and the variables that it updates."""
         self._of_calls: GradientsOfCalls = {}
+        self._averages = False
+        """True once ``tf.nn.compute_average_loss`` gave a loss that the program differentiates."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -105,7 +105,9 @@ class GradientObserver(Observer):
             return result
         of = [source_of(source) for source, gradient in pairs if gradient is not None and values.is_variable(source)]
         self._add_line(GRADIENT, of)
-        self._add_line(LOSS, of, frames.line_of(next(iter(tf.nest.flatten(target)), None)))
+        loss = next(iter(tf.nest.flatten(target)), None)
+        self._add_line(LOSS, of, frames.line_of(loss))
+        self._averages = self._averages or frames.is_made_in(loss, "compute_average_loss")
         if self.settings.inject:
             sources_of = [source_of(source) if values.is_variable(source) else None for source, _gradient in pairs]
             flat = _planted(sources_of, _flat(result), functools.partial(self._to_plant, sources_of))
@@ -243,18 +245,44 @@ class GradientObserver(Observer):
     # -- at the end of a step or run ---------------------------------------------------------------------
 
     def end_step(self) -> Mapping[str, Any]:
+        return self._ended(after_step=True)
+
+    def discard(self) -> None:
+        self._ended(after_step=False)
+
+    def _ended(self, after_step: bool) -> Mapping[str, Any]:
         with self._lock:
             events, self._events = self._events, []
         self._hooks.forget()
-        self._safely(self._unwatched.look, None)
+        self._safely(self._unwatched.look, None, after_step)
+        self._outside = [] if after_step else [*self._outside, *events]
         for key in [key for key, (tensor, _s, _p) in self._origin.items() if not hasattr(tensor, "graph")]:
             del self._origin[key]
         return {"gradients": self._safely(self._records, (), events)}
 
+    def look_again(self, ended: bool) -> None:
+        if ended:
+            self._safely(self._unwatched.look, None, False)
+        elif not uses_coordinator(self.context.strategy):  # its servers may be gone
+            self._between = self._safely(self._trained_between_steps, [])
+
+    def _trained_between_steps(self) -> list[str]:
+        """Return the names of the variables that were trained in no recorded step. Nothing else compares them."""
+        moved = self.recorder.moved_since_last_step()
+        parts = [part for event in (*self._outside, *self._events) for part in event.site.parts if part.arrays]
+        watched = [part.source for part in parts if self._index_of(part.source) in moved]
+        self._unwatched.look(after_step=False)
+        names = [keras_objects.name_of(source.variable) for source in watched]
+        return [*dict.fromkeys(names), *self._unwatched.names_of_moved()]
+
     def end_run(self) -> Mapping[str, Any]:
         self._safely(self._end_lines, None)
-        names = self._safely(self._unwatched.names, [], self.recorder.completed)
-        facts: dict[str, Any] = {"unwatched": names} if names else {}
+        names = self._safely(self._unwatched.names, [])
+        facts: RunFacts = {"unwatched": names} if names else {}
+        if self._between:
+            facts["between_steps"] = self._between
+        if self._averages:
+            facts["calls_average_loss"] = True
         if self.recorder.asynchronous or self.settings.keep_calls:
             # The same object gets the gradients that are computed after the last recorded step, perhaps all of them.
             facts["gradients_of_calls"] = self._of_calls

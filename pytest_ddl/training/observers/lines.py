@@ -18,12 +18,7 @@ _DISTRIBUTING = ("experimental_distribute_dataset", "distribute_datasets_from_fu
 
 
 class LineObserver(Observer):
-    """Observer that fills these facts. Other observers add the lines of the calls they watch.
-
-    * ``lines``: see :class:`~pytest_ddl.training.lines.Lines`
-    * ``shards``: ``(number of shards, index)`` of each ``Dataset.shard`` in a dataset that the strategy shards again
-    * ``data_of_workers``: whether a coordinator has a function make the whole dataset on each worker
-    """
+    """Observer that fills facts about lines of the program. Other observers add the lines of the calls they watch."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

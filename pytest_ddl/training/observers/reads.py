@@ -17,6 +17,7 @@ import numpy as np
 
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import Array, VariableKind
+from pytest_ddl.run_facts import ReadsOfCall, RunFacts
 from pytest_ddl.training import adapter, current_call
 from pytest_ddl.training.callback_ops import add_callback
 from pytest_ddl.training.consumption import LARGEST
@@ -25,7 +26,6 @@ from pytest_ddl.training.elements import tensors_of
 from pytest_ddl.training.gradient_calls import GradientSource, keys_of, source_of, subclasses
 from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.replacing import Replacements
-from pytest_ddl.training.settings import ReadsOfCall
 
 _METHODS = ("value", "read_value", "sparse_read", "gather_nd")
 _ASSIGNING = ("assign", "assign_add", "assign_sub")
@@ -192,19 +192,20 @@ class Reads(Observer):
         return str(getattr(source.variable, "name", "a variable"))
 
     def end_run(self) -> Mapping[str, Any]:
-        """Return the facts ``reads``, ``assigned`` and ``scalars``: values of each call, in the order of the calls.
-
-        The facts ``hidden`` and ``repeated`` are the keys of variables that are also read elsewhere, or several times.
-        ``takes_more`` is true if a call computes from other tensors than its arguments.
-        """
         with self._lock:
             reads, assigned = (sorted(of, key=lambda one: (one[0], one[2])) for of in (self._reads, self._assigned))
         if not self._scalars or not (self.recorder.asynchronous or self.settings.keep_calls):
             return {}
         hidden, repeated = (tuple(map(self._key, of)) for of in (self._hidden, self._repeated))
-        facts = {"reads": self._by_call(reads), "assigned": self._by_call(assigned), "hidden": hidden}
-        scalars = tuple(self._scalars[at] for at in range(len(self._scalars)))
-        return {"facts": {**facts, "repeated": repeated, "scalars": scalars, "takes_more": self._takes_more}}
+        facts: RunFacts = {
+            "reads": self._by_call(reads),
+            "assigned": self._by_call(assigned),
+            "scalars": tuple(self._scalars[at] for at in range(len(self._scalars))),
+            "hidden": hidden,
+            "repeated": repeated,
+            "takes_more": self._takes_more,
+        }
+        return {"facts": facts}
 
     def _by_call(self, given: Sequence[tuple[int, GradientSource, int, Array]]) -> tuple[ReadsOfCall, ...]:
         found: list[dict[int | str, tuple[Array, ...]]] = [{} for _ in self._scalars]

@@ -9,25 +9,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from pytest_ddl.run_facts import RunFacts
 from pytest_ddl.training import current_call
 from pytest_ddl.training.observer import Observer
 from pytest_ddl.training.replacing import Replacements
 
 
 class Setup(Observer):
-    """Observer that fills ``RankRecord.facts``, which LINT and PS judge.
-
-    * ``replicas``: number of replicas of the run's strategy; ``expected_replicas``: the number it should have.
-    * ``own_strategies``: strategies that the program created and used, with ``type``, ``replicas`` and ``used``.
-    * ``tf_config``: numbers of training tasks in ``TF_CONFIG`` before and after, if the program changed it.
-    * ``scheduled``: number of closures that a coordinator got; ``workers``: number of its workers.
-    * ``own_schedule``: true if the program itself scheduled several closures at a time, so that its recorded steps
-      are not single closures.
-    * ``unfinished``: true if closures that the program had scheduled still ran when it recorded its last step, and it
-      waited for them neither then nor later. A later wait excuses all steps but the only one.
-    * ``dispatched``: true if the strategy of the run was used to run anything.
-    * ``epochs_as_steps``: true if epochs are recorded as steps; ``limit``: limit of steps of that run.
-    """
+    """Observer that fills the facts which LINT and PS judge."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -37,6 +26,7 @@ class Setup(Observer):
         self._before = os.environ.get("TF_CONFIG")
         self._scheduled = 0
         self._own_schedule = False
+        self._made_data = False
         self._coordinator: Any = None
         self._running: dict[int, bool] = {}
         """Number of completed steps -> whether closures ran then."""
@@ -55,9 +45,8 @@ class Setup(Observer):
 
     def end_run(self) -> Mapping[str, Any]:
         strategy = self.context.strategy
-        facts: dict[str, Any] = {
+        facts: RunFacts = {
             "replicas": int(strategy.num_replicas_in_sync),
-            "expected_replicas": self.context.num_replicas,
             "dispatched": self._dispatched,
             "own_strategies": [entry for entry in self._own if entry["used"]],
         }
@@ -72,6 +61,8 @@ class Setup(Observer):
             facts["unfinished"] = self._running.get(steps - 1, False) and (
                 steps == 1 or self._running.get(steps, False)
             )
+            if self._made_data and self.settings.whole:  # else run.steps lets the workers take one dataset in turn
+                facts["data_of_workers"] = True
         if self.recorder.epochs_as_steps:
             facts["epochs_as_steps"] = True
             facts["limit"] = self.settings.steps
@@ -103,7 +94,11 @@ class Setup(Observer):
             yield
             return
         owner = tf.distribute.coordinator.ClusterCoordinator
-        original = owner.schedule
+        original, making = owner.schedule, owner.create_per_worker_dataset
+
+        def create_per_worker_dataset(coordinator: Any, *args: Any, **kwargs: Any) -> Any:
+            self._made_data = True
+            return making(coordinator, *args, **kwargs)
 
         def schedule(coordinator: Any, *args: Any, **kwargs: Any) -> Any:
             with self._lock:
@@ -119,7 +114,9 @@ class Setup(Observer):
                 coordinator.join()
             return pending
 
-        with Replacements().put(owner, "schedule", schedule):
+        with Replacements() as replaced:
+            replaced.put(owner, "schedule", schedule)
+            replaced.put(owner, "create_per_worker_dataset", create_per_worker_dataset)
             yield
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.records import WriteRecord
+from pytest_ddl.run_facts import RunFacts
 from pytest_ddl.training import python_writes, write_log
 from pytest_ddl.training.lines import WRITE
 from pytest_ddl.training.observer import Observer
@@ -36,8 +37,8 @@ class WriteObserver(Observer):
             yield
 
     def end_run(self) -> Mapping[str, Any]:
-        facts = {"facts": {"failed_saves": tuple(self._failed)}} if self._failed else {}
-        return {"writes": tuple(self._writes), **facts}
+        facts = RunFacts(failed_saves=tuple(self._failed)) if self._failed else RunFacts()
+        return {"writes": tuple(self._writes), "facts": facts}
 
     def _hear(self, call: saving.Call) -> None:
         if call.writes:

@@ -12,10 +12,10 @@ import pytest
 from pytest_ddl import cli
 from pytest_ddl.bench.advice import confirming
 from pytest_ddl.bench.advice.confirming import Confirmation
+from pytest_ddl.bench.advice.facts.evidence import evidence_of, read
 from pytest_ddl.bench.advice.facts.gains import Gain
 from pytest_ddl.bench.advice.program import AdvisedProgram
-from pytest_ddl.bench.advice.reading import EvaluationFileError, evidence_of, read
-from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, WRONG
+from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, WRONG, UsageError
 from pytest_ddl.commands import advise as command
 from tests.bench.advice.evidence_made import evidence
 from tests.bench.made import matrix
@@ -51,7 +51,10 @@ def options(*given: str) -> argparse.Namespace:
         (["own_train"], "must name a function as MODULE:FUNCTION"),
         (["absent.json"], "absent.json cannot be read: No such file or directory"),
         (["text.json"], "text.json is not JSON: Expecting value"),
-        (["other.json"], "other.json holds no evaluation and no matrix (KeyError: 'launches')"),
+        (
+            ["other.json"],
+            "other.json has no launches (Matrix lacks the field 'launches'): give a file",
+        ),
         (["empty.json"], "empty.json has no launches: nothing was measured"),
         (["matrix.json", "evaluation.json"], "give one evaluation, one training function, or one of each"),
         (["matrix.json", "--after", "own_train:train"], "--after=own_train:train: give the training function without"),
@@ -90,7 +93,7 @@ def test_an_evaluation_is_read(file: str, folder: Path, capsys: pytest.CaptureFi
 def test_an_evaluation_has_counts_and_the_share_of_communication(folder: Path) -> None:
     found = evidence_of(read(folder / "matrix.json"), "mirrored[replicas=2]")
     assert found.gain("alone").value == pytest.approx(1.5, rel=0.02)
-    with pytest.raises(EvaluationFileError, match="is not JSON"):
+    with pytest.raises(UsageError, match="is not JSON"):
         read(folder / "text.json")
 
 
@@ -103,7 +106,7 @@ def test_a_variant_that_the_evaluation_calls_wrong_gets_no_advice(folder: Path) 
     assert "not shown to be correct (verdict of the evaluation: fail)" in matrix.skipped["mirrored[replicas=2]"]
     data["verdicts"]["one_device"] = {"verdict": "inconclusive"}
     (folder / "wrong.json").write_text(json.dumps(data))
-    with pytest.raises(EvaluationFileError, match="has no launch to give advice on"):
+    with pytest.raises(UsageError, match="has no launch to give advice on"):
         read(folder / "wrong.json")
 
 

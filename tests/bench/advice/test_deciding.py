@@ -91,7 +91,7 @@ def test_a_report_has_measurement_gain_source_and_json() -> None:
     held = Confirmation("parallel", gain(3.4), (3.3, 3.4, 3.5), decision.advice[0].found.gain)
     report = AdviceReport(CHOICE, problem, decision, held)
     text = " ".join(str(report).split())
-    assert "what limits it: input" in text
+    assert "what limits it: input, because advice 1 below is about it: a step would be 3.50 times as fast" in text
     assert "1. parallel-map: give every Dataset.map" in text
     assert "expected gain: 3.50 times as fast (3.3" in text
     assert "source: https://www.tensorflow.org/guide/data_performance" in text

@@ -6,9 +6,9 @@ import pytest
 
 from pytest_ddl.bench.advice import turns
 from pytest_ddl.bench.advice.collecting import Collector
-from pytest_ddl.bench.advice.facts.measured import Contender
+from pytest_ddl.bench.advice.facts.evidence import Contender
 from pytest_ddl.bench.advice.turns import take_turns
-from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.harness import process_harness
 from tests.bench.advice import turn_programs

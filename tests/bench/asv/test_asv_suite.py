@@ -17,7 +17,7 @@ from asv_runner.discovery import disc_benchmarks, list_benchmarks
 from pytest_ddl.bench import BenchSpec, Counters, Matrix
 from pytest_ddl.bench.asv.suite import measure_cells, training_suite
 from pytest_ddl.bench.asv.tracked import SAMPLES, pieces, tracked
-from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.provenance import SourceTrees
 from tests.bench import made
 

@@ -13,7 +13,7 @@ import pytest
 from pytest_ddl.bench.evaluating import store
 from pytest_ddl.bench.evaluating.records import CellVerdict, Evaluation
 from pytest_ddl.bench.evaluating.running import EvaluationError, EvaluationRunner
-from pytest_ddl.bench.outcome import INTERRUPTED
+from pytest_ddl.bench.outcome import INTERRUPTED, USAGE
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.commands import evaluate as command
 from pytest_ddl.strategies.base import Machine
@@ -102,7 +102,7 @@ def test_hosts_that_cannot_be_used_are_told_in_one_line(
 def test_a_wrong_option_is_told_in_one_line(
     given: list[str], words: str, folder: Path, ending: Ending, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main(options(*given)) == command.USAGE
+    assert command.main(options(*given)) == USAGE
     told = capsys.readouterr().err
     assert told.startswith("pytest-ddl evaluate: error: ")
     assert words in told
@@ -117,7 +117,7 @@ def test_a_device_that_is_not_there_is_a_wrong_option(
     monkeypatch.setattr(command.Harness, "machine", Machine(gpus=0, gpu_reason="no driver"))
     given = options("own_training:train")
     given.device = "gpu"
-    assert command.main(given) == command.USAGE
+    assert command.main(given) == USAGE
     assert "error: --device=gpu: one_device needs a GPU (device=gpu): no driver" in capsys.readouterr().err
 
 
@@ -201,7 +201,7 @@ def test_another_evaluation_is_refused_or_replaced(
 ) -> None:
     saved(folder, ending)
     capsys.readouterr()
-    assert command.main(options("own_training:train", "--seeds=7")) == command.USAGE
+    assert command.main(options("own_training:train", "--seeds=7")) == USAGE
     told = capsys.readouterr().err
     assert "--output=evaluation holds another evaluation (seeds 5 → 7); give --restart" in told
     assert told.count("\n") == 1
@@ -214,5 +214,5 @@ def test_a_changed_program_is_another_evaluation(
 ) -> None:
     saved(folder, ending)
     (folder / "own_training.py").write_text(PROGRAM + "# changed\n")
-    assert command.main(options("own_training:train")) == command.USAGE
+    assert command.main(options("own_training:train")) == USAGE
     assert "the program has changed" in capsys.readouterr().err

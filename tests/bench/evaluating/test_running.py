@@ -15,7 +15,7 @@ from pytest_ddl.bench.evaluating import running
 from pytest_ddl.bench.evaluating.plan import EvaluationPlan, cells_of, cores_for, learning_rate_of
 from pytest_ddl.bench.evaluating.records import EvaluatedCell, Evaluation, TrainingCurve
 from pytest_ddl.bench.evaluating.running import EvaluationError, EvaluationRunner
-from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.bench.training_to_target import StepsToTarget, TargetTrial
 from pytest_ddl.hosts.placement import place

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.bench.evaluating import store
-from pytest_ddl.bench.evaluating.store import ContinueError
+from pytest_ddl.bench.outcome import UsageError
 from tests.bench.evaluating.synthetic import evaluation, identity, options
 
 
@@ -61,7 +61,7 @@ def test_an_evaluation_continues_if_everything_is_equal(tmp_path: Path) -> None:
 )
 def test_another_evaluation_is_refused_in_one_line(other: store.Identity, words: str, tmp_path: Path) -> None:
     store.save(evaluation(), tmp_path)
-    with pytest.raises(ContinueError, match=words) as found:
+    with pytest.raises(UsageError, match=words) as found:
         store.continued(tmp_path, other)
     assert "--restart" in str(found.value)
     assert "\n" not in str(found.value)
@@ -69,7 +69,7 @@ def test_another_evaluation_is_refused_in_one_line(other: store.Identity, words:
 
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     (tmp_path / store.FILE).write_text("{")
-    with pytest.raises(ContinueError, match="--restart to replace it"):
+    with pytest.raises(UsageError, match="--restart to replace it"):
         store.continued(tmp_path, identity())
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import html5lib
 import pytest
 
-from pytest_ddl.bench.evaluating import page, pictures, table
+from pytest_ddl.bench.evaluating import pictures, store, table
 from pytest_ddl.bench.evaluating.records import CellVerdict, Evaluation
 from pytest_ddl.bench.evaluating.table import EvaluationSummary, Row
 from tests.bench.evaluating.synthetic import ABSENT, COPIES, ONE, SEEDS, TWO, WORKERS, curves, evaluation, references
@@ -137,7 +137,7 @@ def test_an_unfinished_evaluation_says_so() -> None:
 
 
 def test_the_page_is_whole_and_loads_nothing(tmp_path: Path) -> None:
-    written = page.write(EvaluationSummary(wrong()), tmp_path)
+    written = store.write(EvaluationSummary(wrong()), tmp_path)
     assert {path.name for path in written} == {
         "index.html",
         "table.md",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.bench import Counters, Matrix
-from pytest_ddl.bench.forecasting.from_matrix import NoEvidenceError, Stated, evidence_of
+from pytest_ddl.bench.forecasting.sources import NoEvidenceError, Stated, evidence_of
 from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, OK, USAGE, WRONG
 from pytest_ddl.cli import main
 from tests.bench.made import launch
@@ -167,9 +167,9 @@ def test_options_that_a_table_has_in_its_rows_are_refused(capsys: pytest.Capture
     ("text", "words"),
     [
         ('{"program": "a", "evidence": {}, "points": [{}]}', "is no forecast of this version"),
-        ("[]", "is not a file of launches"),
+        ("[]", "holds no object: give a file of pytest-ddl evaluate"),
         ("{}", "has no launches"),
-        ("{", "cannot be read"),
+        ("{", "is not JSON"),
     ],
 )
 def test_wrong_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str) -> None:

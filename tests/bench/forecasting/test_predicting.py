@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_ddl.bench.forecasting.evidence import Link, Observation, Origin, Size, named_link, parse_link
-from pytest_ddl.bench.forecasting.fitting import fit
+from pytest_ddl.bench.forecasting.model import fit
 from pytest_ddl.bench.forecasting.predicting import ForecastPoint, forecast
 from tests.bench.forecasting.curves import curve, evidence, seconds
 
@@ -102,7 +102,9 @@ def test_measurements_that_no_draw_explains_widen_the_interval() -> None:
 def test_measurements_that_contradict_each_other_are_refused() -> None:
     one, two = curve([1, 2], gradient=0.01)
     torn = evidence((one, replace(two, seconds=1000 * two.seconds)))
-    assert "the measured times contradict each other" in forecast(torn, [4]).points[0].refused
+    refused = forecast(torn, [4]).points[0].refused
+    assert "the measured times contradict each other" in refused
+    assert "on a calm machine" in refused
 
 
 def test_a_point_survives_json() -> None:

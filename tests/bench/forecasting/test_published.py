@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.bench.forecasting.predicting import forecast
-from pytest_ddl.bench.forecasting.published import SeriesError, read_series
+from pytest_ddl.bench.forecasting.published import read_series
 from pytest_ddl.bench.forecasting.score import Scored, compare, summaries
+from pytest_ddl.bench.outcome import UsageError
 
 PUBLISHED = Path(__file__).with_name("published_scaling.csv")
 
@@ -70,7 +71,7 @@ def test_series_that_cannot_be_known_are_refused(scores: list[Scored]) -> None:
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "own.csv"
     path.write_text(text)
-    with pytest.raises(SeriesError, match=words) as error:
+    with pytest.raises(UsageError, match=words) as error:
         read_series(path)
     assert str(path) in str(error.value)
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ddl.bench.gate.canary import network_problem
-from pytest_ddl.bench.gate.cell import measure_cell
+from pytest_ddl.bench.gate.cell import measure_cell, network_problem
 from pytest_ddl.bench.gate.lockstep import Paired, take_turns
 from pytest_ddl.bench.gate.verdict import Rule, Verdict
 from tests.bench.gate.made import BUSY, cell, paired

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import pytest_ddl
-from pytest_ddl.bench.gate.checkout import both_sides
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.side import PROTOCOL
-from pytest_ddl.bench.gate.worktrees import GateUsageError, Repository
+from pytest_ddl.bench.gate.worktrees import Repository, both_sides
+from pytest_ddl.bench.outcome import UsageError
 from tests.bench.gate.repositories import git
 
 
@@ -68,5 +68,5 @@ def test_each_version_measures_itself_where_the_gate_can_talk_to_both(
 def test_what_cannot_measure_itself_is_refused_where_that_is_asked_for(
     project: Path, base: int | None, words: str
 ) -> None:
-    with pytest.raises(GateUsageError, match=words):
+    with pytest.raises(UsageError, match=words):
         sides(project, base, PROTOCOL, "version")

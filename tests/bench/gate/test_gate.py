@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from pytest_ddl.bench.gate import GatePlan, Verdict, lockstep, run_gate
-from pytest_ddl.bench.gate.checkout import both_sides
 from pytest_ddl.bench.gate.lockstep import VersionPair
 from pytest_ddl.bench.gate.target import VersionTarget
-from pytest_ddl.bench.gate.worktrees import Repository
+from pytest_ddl.bench.gate.worktrees import Repository, both_sides
 from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.cli import main
 from pytest_ddl.cluster.strays import tagged

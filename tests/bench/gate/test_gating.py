@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench.gate import GatePlan, GateResult, GateUsageError, gating
+from pytest_ddl.bench.gate import GatePlan, GateResult, gating
 from pytest_ddl.bench.gate.cell import Cell
 from pytest_ddl.bench.gate.plan import is_same_environment
 from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.gate.verdict import Verdict
+from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.cli import main
 from tests.bench.gate.made import cell, paired
 from tests.bench.gate.repositories import git
@@ -62,7 +63,7 @@ def test_the_same_commit_and_environment_under_another_name_are_refused(
     measure: Callable[..., GateResult], tmp_path: Path
 ) -> None:
     same = script(tmp_path / "same", f'exec "{sys.executable}" "$@"')
-    with pytest.raises(GateUsageError, match="interpreter of another environment as --head-python"):
+    with pytest.raises(UsageError, match="interpreter of another environment as --head-python"):
         measure("main", "v2", head_python=same)
     assert measure("main", "v2", head_python=same, a_a=True).passed
     assert measure("main~1", "main", head_python=same).notes == ()

@@ -13,11 +13,10 @@ import pytest
 
 from pytest_ddl.bench.gate import GatePlan, Verdict
 from pytest_ddl.bench.gate.cell import measure_cell
-from pytest_ddl.bench.gate.checkout import both_sides
 from pytest_ddl.bench.gate.lockstep import LAUNCHES, Paired, VersionPair
 from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.gate.verdict import Rule
-from pytest_ddl.bench.gate.worktrees import Repository
+from pytest_ddl.bench.gate.worktrees import Repository, both_sides
 from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.cluster.strays import tagged
 from tests.bench.gate.made import CALM, cell

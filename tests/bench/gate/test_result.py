@@ -15,7 +15,8 @@ from pytest_ddl.bench.gate.cell import measure_cell
 from pytest_ddl.bench.gate.gating import name_of
 from pytest_ddl.bench.gate.result import EXIT_STATUS, CellResult, GateResult
 from pytest_ddl.bench.gate.verdict import Verdict
-from pytest_ddl.bench.gate.worktrees import GateUsageError, Version
+from pytest_ddl.bench.gate.worktrees import Version
+from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.cli import main
 from tests.bench.gate.made import COUNTERS, cell, launch, paired
 
@@ -179,9 +180,9 @@ def test_a_target_that_a_version_lacks_could_not_be_measured(project: Path, caps
 
 
 def test_plans_without_anything_to_measure_are_refused() -> None:
-    with pytest.raises(GateUsageError, match="no --target"):
+    with pytest.raises(UsageError, match="no --target"):
         GatePlan("a", "b", ())
-    with pytest.raises(GateUsageError, match="no --strategy"):
+    with pytest.raises(UsageError, match="no --strategy"):
         GatePlan("a", "b", ("m:f",), ())
 
 
@@ -193,7 +194,7 @@ def test_a_function_is_named_by_its_module_or_its_file(project: Path, monkeypatc
     assert name_of(import_module("gate_named.training").train, root) == "gate_named.training:train"
     monkeypatch.syspath_prepend(str(root / "gate_named"))
     assert name_of(import_module("training").train, root) == "gate_named/training.py:train"
-    with pytest.raises(GateUsageError, match="cannot be found by its name"):
+    with pytest.raises(UsageError, match="cannot be found by its name"):
         name_of(lambda run: None, root)
-    with pytest.raises(GateUsageError, match="which is not in the repository"):
+    with pytest.raises(UsageError, match="which is not in the repository"):
         name_of(json.dumps, root)

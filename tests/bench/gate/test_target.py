@@ -12,9 +12,9 @@ import pytest
 
 from pytest_ddl.bench.gate import side
 from pytest_ddl.bench.gate.target import FromVersion, VersionTarget, VersionTargetError
-from pytest_ddl.bench.gate.worktrees import GateUsageError
-from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.launching.remote import source_of
+from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.cluster.protocol import Failure
 
 PROGRAM = "def train(run):\n    run.append('ran')\n\nnumber = 3\n"
@@ -50,7 +50,7 @@ def test_both_forms_are_found_and_run(root: Path, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["train", "a b:train", "module:", ":train", "module:a-b", "path/file:train"])
 def test_what_is_no_target_is_refused(text: str) -> None:
-    with pytest.raises(GateUsageError, match="must be MODULE:FUNCTION"):
+    with pytest.raises(UsageError, match="must be MODULE:FUNCTION"):
         VersionTarget.parse(text)
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench.gate.worktrees import GateUsageError, Repository, check_different
+from pytest_ddl.bench.gate.worktrees import Repository, check_different
 from pytest_ddl.bench.git import GitError
+from pytest_ddl.bench.outcome import UsageError
 from tests.bench.gate.repositories import git
 
 
@@ -103,7 +104,7 @@ def test_the_same_content_twice_is_refused(project: Path) -> None:
     repository = Repository(project)
     main = repository.version("main")
     for head in (main, repository.version("v2"), repository.version("WORKTREE")):
-        with pytest.raises(GateUsageError, match=r"nothing to compare.*WORKTREE.*--head-python"):
+        with pytest.raises(UsageError, match=r"nothing to compare.*WORKTREE.*--head-python"):
             check_different(main, head, same_is_meant=False)
         check_different(main, head, same_is_meant=True)
     check_different(repository.version("main~1"), main, same_is_meant=False)
@@ -111,13 +112,13 @@ def test_the_same_content_twice_is_refused(project: Path) -> None:
 
 def test_what_is_no_commit_is_refused(project: Path) -> None:
     for name in ("nonsense", "main~99", "--help", "HEAD:train.py"):
-        with pytest.raises(GateUsageError, match="is no commit of"):
+        with pytest.raises(UsageError, match="is no commit of"):
             Repository(project).version(name)
 
 
 def test_a_shallow_clone_is_told(project: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{project}", "shallow")
-    with pytest.raises(GateUsageError, match="fetch-depth: 0"):
+    with pytest.raises(UsageError, match="fetch-depth: 0"):
         Repository(tmp_path / "shallow").version("HEAD~1")
 
 
@@ -139,13 +140,13 @@ def test_commits_that_head_lacks_are_counted_where_the_clone_can_tell(project: P
 
 def test_a_folder_without_a_repository_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    with pytest.raises(GateUsageError, match=r"not in a git repository.*--repository"):
+    with pytest.raises(UsageError, match=r"not in a git repository.*--repository"):
         Repository(tmp_path)
-    with pytest.raises(GateUsageError, match="is not a folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         Repository(tmp_path / "missing")
 
 
 def test_git_that_is_missing_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(GateUsageError, match="needs git"):
+    with pytest.raises(UsageError, match="needs git"):
         Repository(project)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.bench.gate.worktrees import GateUsageError
 from pytest_ddl.bench.history.confirm import Confirmations, NotRerunError, at_most, confirm_all
 from pytest_ddl.bench.history.detect import Change, ChangeVerdict, changes
 from pytest_ddl.bench.history.meaning import mark_clashes
 from pytest_ddl.bench.history.model import Benchmark, Series
 from pytest_ddl.bench.history.report import explain
 from pytest_ddl.bench.history.rerun import gate_confirmation, judged, known_names
+from pytest_ddl.bench.outcome import UsageError
 from tests.bench.history.power import STEP, THROUGHPUT, creeping, simulated, step_at
 
 CONFIRMED = ChangeVerdict("confirmed", "slower", 0.05)
@@ -284,7 +284,7 @@ def test_what_cannot_be_re_run_takes_no_ones_turn() -> None:
 def test_a_gate_that_could_not_begin_takes_no_ones_turn() -> None:
     def gate(_before: str, _after: str, target: str, _strategy: str, **_: Any) -> Any:
         if target == "m:missing":
-            raise GateUsageError("no m:missing in BASE")
+            raise UsageError("no m:missing in BASE")
         return result("regression")
 
     targets = ["a=m:missing", "m:f"]

@@ -13,7 +13,8 @@ import pytest
 from pytest_ddl.bench.git import GitLog, read_log
 from pytest_ddl.bench.history.meaning import workload
 from pytest_ddl.bench.history.model import History, HistoryProblem
-from pytest_ddl.bench.history.read import NoResultsError, read_results
+from pytest_ddl.bench.history.read import read_results
+from pytest_ddl.bench.outcome import UsageError
 from tests.bench.history.synthetic import DAY, START, Bench, commit_hashes, repository, write_results
 
 STEP, COUNT = "training.Gate.track_step_time", "training.Gate.track_collectives"
@@ -196,7 +197,7 @@ def test_a_shallow_clone_that_has_all_measured_commits_is_fine(tmp_path: Path) -
 
 def test_a_branch_without_results_is_nothing_to_read(tmp_path: Path) -> None:
     folder = write_results(tmp_path, [bench()], commit_hashes(3))
-    with pytest.raises(NoResultsError, match=r"not on the branch.*--branch"):
+    with pytest.raises(UsageError, match=r"not on the branch.*--branch"):
         read_results(folder, GitLog((("f" * 40, "another"),)))
 
 

@@ -19,7 +19,7 @@ from pytest_ddl.bench.history.model import Commit, Series, dates
 from pytest_ddl.bench.history.page import as_script, render, views_of, write_page
 from pytest_ddl.bench.history.read import read_results
 from pytest_ddl.bench.history.report import HistoryReport, explain
-from pytest_ddl.web.units import labels, number, percent, quantity, scale, ticks
+from pytest_ddl.web.units import labels, number, percent, quantity, scale, size, ticks
 from tests.bench.history.synthetic import Bench, commit_hashes, training, write_results
 
 URL = "https://github.com/example/project/commit/"
@@ -249,6 +249,14 @@ def test_commits_of_one_day_have_times() -> None:
 )
 def test_quantities_are_scaled(value: float, unit: str, said: str) -> None:
     assert quantity(value, unit) == said
+
+
+@pytest.mark.parametrize(
+    ("number_of_bytes", "said"),
+    [(0, "0 B"), (1000, "1000 B"), (1536, "1.5 KiB"), (3 * 2**20, "3 MiB"), (2**31, "2 GiB")],
+)
+def test_sizes_are_plain_text_without_powers_of_ten(number_of_bytes: int, said: str) -> None:
+    assert size(number_of_bytes) == said
 
 
 def test_numbers_are_short_and_ticks_round() -> None:

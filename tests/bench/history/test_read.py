@@ -11,7 +11,8 @@ import pytest
 
 from pytest_ddl.bench.git import GitError, GitLog, commit_url, read_log
 from pytest_ddl.bench.history.model import History, plain
-from pytest_ddl.bench.history.read import NoResultsError, between_launches, read_results
+from pytest_ddl.bench.history.read import between_launches, read_results
+from pytest_ddl.bench.outcome import UsageError
 from tests.bench.history.synthetic import Bench, commit_hashes, repository, write_results
 
 STEP = "training.Gate.track_step_time"
@@ -159,9 +160,9 @@ def test_without_its_machine_file_a_folder_is_read_and_said(tmp_path: Path) -> N
 
 
 def test_without_results_there_is_no_history(tmp_path: Path) -> None:
-    with pytest.raises(NoResultsError, match="--results"):
+    with pytest.raises(UsageError, match="--results"):
         read_results(tmp_path / "none")
-    with pytest.raises(NoResultsError, match="asv run"):
+    with pytest.raises(UsageError, match="asv run"):
         read_results(tmp_path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddl.bench.launching.answers import BenchError, all_of
+from pytest_ddl.bench.launching.ranks import BenchError, all_of
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Answer, Fate
 from pytest_ddl.cluster.protocol import Failure

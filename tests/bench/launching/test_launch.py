@@ -12,9 +12,9 @@ import pytest
 
 from pytest_ddl.bench import measure
 from pytest_ddl.bench.launching import launch as launching
-from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.launch import drive
 from pytest_ddl.bench.launching.pacing import Pacer
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.harness import process_harness
 from suites.loops import train_in_a_loop

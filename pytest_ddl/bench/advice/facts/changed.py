@@ -6,18 +6,19 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.advice.facts.knobs import KNOBS, Knob
+from pytest_ddl.json_records import JsonRecord
 from pytest_ddl.records import VariableKind
 from pytest_ddl.training import adapter
 from pytest_ddl.training.replacing import Replacements, named_like
 
 
 @dataclass
-class Notes:
+class Notes(JsonRecord):
     """Notes of one rank on its steady steps. Seconds are those of this process; one item for each step."""
 
     rank: int = 0
@@ -39,13 +40,13 @@ class Notes:
     def save(self, folder: Path) -> None:
         whole = folder / f"rank-{self.rank}.json"
         part = whole.with_suffix(".part")
-        part.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        part.write_text(json.dumps(self.as_json()), encoding="utf-8")
         part.replace(whole)
 
 
 def read_notes(folder: Path) -> tuple[Notes, ...]:
     """Read the notes of all ranks, by rank. Ranks of another host may not have written into this folder."""
-    found = [Notes(**json.loads(path.read_text(encoding="utf-8"))) for path in folder.glob("rank-*.json")]
+    found = [Notes.from_json(json.loads(path.read_text(encoding="utf-8"))) for path in folder.glob("rank-*.json")]
     return tuple(sorted(found, key=lambda one: one.rank))
 
 

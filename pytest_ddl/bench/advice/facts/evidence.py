@@ -1,17 +1,101 @@
-"""Evidence: all measurements of one variant that rules read, and the requests for those that are missing."""
+"""Evidence on one variant that rules read, from launches that took turns or from an evaluation, and what is missing."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from pytest_ddl.bench.advice.facts.changed import Notes
 from pytest_ddl.bench.advice.facts.gains import Gain, Times, from_share, noise_of, resampled, step_time
-from pytest_ddl.bench.advice.facts.measured import Measured
-from pytest_ddl.bench.launching.records import Counters, Launch
+from pytest_ddl.bench.advice.facts.knobs import KNOBS
+from pytest_ddl.bench.launching.records import BenchSpec, Counters, Launch
+from pytest_ddl.bench.matrix import Matrix, matrix_of, read_object
+from pytest_ddl.bench.metrics.estimates import estimate
+from pytest_ddl.bench.metrics.of_pair import UNSCALED
+from pytest_ddl.bench.outcome import UsageError
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One launch that takes turns with others: a training function with a knob under a variant of a strategy."""
+
+    id: str
+    train: Callable[[Any], Any] = field(repr=False)
+    variant: str
+    bench: BenchSpec
+    knob: str = "base"
+
+
+@dataclass
+class Measured:
+    """Measurement of one launch, which took turns with others."""
+
+    contender: Contender
+    launch: Launch
+    notes: tuple[Notes, ...]
+    turns: list[tuple[float, ...]] = field(default_factory=list)
+    """Seconds of a counted step of each rank, one tuple for each group of turns; the mean of its two turns."""
+
+    @property
+    def work(self) -> float:
+        """Steps of the program, at its own batch size, that one counted step does."""
+        knob = KNOBS[self.contender.knob]
+        in_steps = any(notes.loops == "steps" for notes in self.notes)
+        return float(knob.batch * (knob.calls if in_steps else 1))
+
+    @property
+    def steps(self) -> list[float]:
+        """Seconds of the slowest rank for the work of one step of the program without a knob, by group."""
+        return [max(turn) / self.work for turn in self.turns]
+
+
+NEEDS_PROGRAM = "give MODULE:FUNCTION too, and it is measured"
+
+
+def read(path: Path) -> Matrix:
+    """Read the matrix of an evaluation (key ``matrix``), or a matrix that ``Matrix.save`` wrote.
+
+    :raises UsageError: if the file cannot be read, or holds neither.
+    """
+    data = read_object(path)
+    matrix = matrix_of(path, data)
+    if not matrix.launches:
+        raise UsageError(f"{path} has no launches: nothing was measured")
+    refused = _refused(matrix, data.get("verdicts", {}))
+    kept = tuple(one for one in matrix.launches if one.strategy not in refused)
+    if not kept:
+        raise UsageError(f"{path} has no launch to give advice on: {next(iter(refused.values()))}")
+    return replace(matrix, launches=kept, skipped={**matrix.skipped, **refused})
+
+
+def _refused(matrix: Matrix, verdicts: dict[str, Any]) -> dict[str, str]:
+    """Return the variants of a matrix on which no advice is given, wrong or asynchronous ones, with the reason."""
+    refused = {}
+    for variant in matrix.variants:
+        verdict = verdicts.get(variant, {}).get("verdict", "pass")
+        if verdict not in ("pass", "known"):
+            refused[variant] = f"{variant} is not shown to be correct (verdict of the evaluation: {verdict})"
+        elif variant.partition("[")[0] in UNSCALED and variant.startswith("parameter_server"):
+            refused[variant] = f"{variant}: {UNSCALED['parameter_server']}"
+    return refused
+
+
+def evidence_of(matrix: Matrix, variant: str) -> AdviceEvidence:
+    """Return the evidence that a matrix has on one of its variants: counts, and the share of communication."""
+    launch = matrix.of(variant)[0]
+    found = estimate("communication_share", matrix, variant)
+    without = None
+    if found.value is not None:
+        low = found.value if found.low is None else found.low
+        high = found.value if found.high is None else found.high
+        without = from_share(found.value, low, high)
+    return AdviceEvidence(launch, communication_of_matrix=without)
+
 
 PARTS = 10
 """Parts of the steady steps between which the share of a part of the step is compared."""

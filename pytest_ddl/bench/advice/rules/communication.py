@@ -6,6 +6,7 @@ from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence
 from pytest_ddl.bench.advice.facts.gains import Gain
 from pytest_ddl.bench.advice.rules.registry import RuleFinding, rule
 from pytest_ddl.bench.launching.counting import reduction_ratio
+from pytest_ddl.web.units import size
 
 LIMIT = "communication"
 _GUIDE = "https://www.tensorflow.org/api_docs/python/tf/distribute/ReplicaContext#all_reduce"
@@ -15,14 +16,6 @@ def _communicates(evidence: AdviceEvidence) -> Gain | None:
     """Return the gain without communication, if it is above the noise and collectives were counted."""
     counted = evidence.replicas > 1 and not evidence.counters.eager and any(evidence.counters.collectives.values())
     return evidence.helps("alone") if counted else None
-
-
-def _bytes(number: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if number < 1024:
-            return f"{number:.3g} {unit}"
-        number /= 1024
-    return f"{number:.3g} GiB"
 
 
 def _saving(evidence: AdviceEvidence, gain: Gain, before: float, after: float) -> Gain | None:
@@ -47,12 +40,10 @@ def pack_options(evidence: AdviceEvidence) -> RuleFinding | None:
     if evidence.reductions < 3 or not _communicates(evidence):
         return None
     gain = evidence.helps("packs")
-    return (
-        None
-        if gain is None
-        else RuleFinding(
-            f"a step has {evidence.reductions} reductions; without options= of all_reduce it is {gain}", gain
-        )
+    if gain is None:
+        return None
+    return RuleFinding(
+        f"a step has {evidence.reductions} reductions; without options= of all_reduce it is {gain}", gain
     )
 
 
@@ -79,16 +70,14 @@ def one_reduction_each(evidence: AdviceEvidence) -> RuleFinding | None:
     single = evidence.seconds_of("all_reduce", counters.reduced_bytes // count)
     together = evidence.seconds_of("all_reduce", counters.reduced_bytes)
     gain = _saving(evidence, waits, single * count, together)
-    return (
-        None
-        if gain is None
-        else RuleFinding(
-            f"a step has {count} reductions, {counters.unpacked} of them of a single tensor, "
-            f"{_bytes(counters.reduced_bytes)} in all. "
-            f"With nothing else running, these take {single * count * 1e3:.2f} ms, and one of all bytes "
-            f"{together * 1e3:.2f} ms",
-            gain,
-        )
+    if gain is None:
+        return None
+    return RuleFinding(
+        f"a step has {count} reductions, {counters.unpacked} of them of a single tensor, "
+        f"{size(counters.reduced_bytes)} in all. "
+        f"With nothing else running, these take {single * count * 1e3:.2f} ms, and one of all bytes "
+        f"{together * 1e3:.2f} ms",
+        gain,
     )
 
 
@@ -109,13 +98,9 @@ def wide_gradients(evidence: AdviceEvidence) -> RuleFinding | None:
     gain = evidence.helps("narrow")
     ratio = reduction_ratio(counters)
     of = f", {ratio:.3g} times the parameters" if ratio else ""
-    return (
-        None
-        if gain is None
-        else RuleFinding(
-            f"{_bytes(counters.reduced_bytes)} are reduced in float64{of}; in float32 a step is {gain}", gain
-        )
-    )
+    if gain is None:
+        return None
+    return RuleFinding(f"{size(counters.reduced_bytes)} are reduced in float64{of}; in float32 a step is {gain}", gain)
 
 
 @rule(
@@ -138,8 +123,8 @@ def gathers(evidence: AdviceEvidence) -> RuleFinding | None:
     if gain is None:
         return None
     gathered = evidence.counters.gathered_bytes
-    size = f" of {_bytes(gathered)}" if gathered else ""
-    return RuleFinding(f"a step has {count} all-gather(s){size}; without them it is {gain}", gain)
+    of = f" of {size(gathered)}" if gathered else ""
+    return RuleFinding(f"a step has {count} all-gather(s){of}; without them it is {gain}", gain)
 
 
 @rule(
@@ -159,27 +144,25 @@ def dense_embedding(evidence: AdviceEvidence) -> RuleFinding | None:
     counters = evidence.counters
     tables = evidence.notes[0].tables if evidence.notes else []
     sparse = [
-        (name, changed, rows, size)
-        for name, changed, rows, size in tables
-        if 0 < changed < rows / 2 and rows * size <= counters.reduced_bytes
+        (name, changed, rows, row_bytes)
+        for name, changed, rows, row_bytes in tables
+        if 0 < changed < rows / 2 and rows * row_bytes <= counters.reduced_bytes
     ]
     waits = _communicates(evidence) if sparse else None
     if not waits:
         return None
-    name, changed, rows, size = max(sparse, key=lambda one: (one[2] - one[1]) * one[3])
+    name, changed, rows, row_bytes = max(sparse, key=lambda one: (one[2] - one[1]) * one[3])
     # Sending rows needs twice the bytes per row, at most: each replica receives the rows of all.
-    left = max(4, counters.reduced_bytes - rows * size)
-    after = evidence.seconds_of("all_reduce", left) + evidence.seconds_of("all_gather", max(4, changed * size))
+    left = max(4, counters.reduced_bytes - rows * row_bytes)
+    after = evidence.seconds_of("all_reduce", left) + evidence.seconds_of("all_gather", max(4, changed * row_bytes))
     before = evidence.seconds_of("all_reduce", counters.reduced_bytes)
     gain = _saving(evidence, waits, before, after)
-    return (
-        None
-        if gain is None
-        else RuleFinding(
-            f"a step changes {changed} of {rows} rows of {name}, and reduces its whole gradient: "
-            f"{_bytes(rows * size)} of {_bytes(counters.reduced_bytes)}",
-            gain,
-        )
+    if gain is None:
+        return None
+    return RuleFinding(
+        f"a step changes {changed} of {rows} rows of {name}, and reduces its whole gradient: "
+        f"{size(rows * row_bytes)} of {size(counters.reduced_bytes)}",
+        gain,
     )
 
 
@@ -202,10 +185,8 @@ def half_gradients(evidence: AdviceEvidence) -> RuleFinding | None:
     if 2 * counters.reduced_dtypes.get("float32", 0) <= counters.reduced_bytes or not _communicates(evidence):
         return None
     gain = evidence.helps("half")
-    return (
-        None
-        if gain is None
-        else RuleFinding(
-            f"{_bytes(counters.reduced_bytes)} are reduced in float32 in a step; in float16 a step is {gain}", gain
-        )
+    if gain is None:
+        return None
+    return RuleFinding(
+        f"{size(counters.reduced_bytes)} are reduced in float32 in a step; in float16 a step is {gain}", gain
     )

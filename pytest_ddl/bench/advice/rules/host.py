@@ -21,11 +21,9 @@ LIMIT = "Python and host"
 )
 def eager_step(evidence: AdviceEvidence) -> RuleFinding | None:
     gain = evidence.helps("graph") if evidence.counters.eager else None
-    return (
-        None
-        if gain is None
-        else RuleFinding(f"steps run eagerly, operation by operation; in a tf.function a step is {gain}", gain)
-    )
+    if gain is None:
+        return None
+    return RuleFinding(f"steps run eagerly, operation by operation; in a tf.function a step is {gain}", gain)
 
 
 @rule(
@@ -45,14 +43,11 @@ def host_calls(evidence: AdviceEvidence) -> RuleFinding | None:
     if not count or evidence.counters.eager:
         return None
     gain = evidence.beyond_noise(evidence.share("host"))
-    return (
-        None
-        if gain is None
-        else RuleFinding(
-            f"the graph of a step calls {count} Python function(s), prints or summaries, which take {gain.share:.0%} "
-            "of it",
-            gain,
-        )
+    if gain is None:
+        return None
+    return RuleFinding(
+        f"the graph of a step calls {count} Python function(s), prints or summaries, which take {gain.share:.0%} of it",
+        gain,
     )
 
 
@@ -72,11 +67,9 @@ def host_calls(evidence: AdviceEvidence) -> RuleFinding | None:
 def loop_body(evidence: AdviceEvidence) -> RuleFinding | None:
     whole = evidence.share("bodies")
     gain = evidence.beyond_noise(whole.partly(1 - 1 / EVERY))
-    return (
-        None
-        if gain is None
-        else RuleFinding(f"{whole.share:.0%} of the time is spent between the steps, in the body of the loop", gain)
-    )
+    if gain is None:
+        return None
+    return RuleFinding(f"{whole.share:.0%} of the time is spent between the steps, in the body of the loop", gain)
 
 
 @rule(
@@ -95,8 +88,6 @@ def loop_body(evidence: AdviceEvidence) -> RuleFinding | None:
 )
 def many_steps_in_one_call(evidence: AdviceEvidence) -> RuleFinding | None:
     gain = None if evidence.counters.eager else evidence.helps("loop")
-    return (
-        None
-        if gain is None
-        else RuleFinding(f"with {LOOP} steps in one call, a step is {gain}: the rest is the cost of a call", gain)
-    )
+    if gain is None:
+        return None
+    return RuleFinding(f"with {LOOP} steps in one call, a step is {gain}: the rest is the cost of a call", gain)

@@ -29,13 +29,11 @@ def unbalanced_batches(evidence: AdviceEvidence) -> RuleFinding | None:
     known = [number or 0 for number in examples]
     part = (max(known) - sum(known) / len(known)) / (max(known) - min(known))
     gain = evidence.beyond_noise(slowest[1].partly(part))
-    return (
-        None
-        if gain is None
-        else RuleFinding(
-            f"the ranks take {', '.join(map(str, known))} examples in a step, and each step waits for the largest part",
-            gain,
-        )
+    if gain is None:
+        return None
+    return RuleFinding(
+        f"the ranks take {', '.join(map(str, known))} examples in a step, and each step waits for the largest part",
+        gain,
     )
 
 
@@ -62,12 +60,10 @@ def slow_worker(evidence: AdviceEvidence) -> RuleFinding | None:
     if slowest is None or len({rank.examples for rank in evidence.launch.ranks}) > 1:
         return None
     gain = evidence.beyond_noise(slowest[1])
-    return (
-        None
-        if gain is None
-        else RuleFinding(
-            f"without communication, {evidence.launch.ranks[slowest[0]].task} needs longer than the others, which "
-            f"wait for {gain.share:.0%} of each step",
-            gain,
-        )
+    if gain is None:
+        return None
+    return RuleFinding(
+        f"without communication, {evidence.launch.ranks[slowest[0]].task} needs longer than the others, which "
+        f"wait for {gain.share:.0%} of each step",
+        gain,
     )

@@ -23,12 +23,10 @@ def retracing(evidence: AdviceEvidence) -> RuleFinding | None:
     if not counters.retraces:
         return None
     gain = evidence.beyond_noise(evidence.share("traced"))
-    return (
-        None
-        if gain is None
-        else RuleFinding(
-            f"{counters.retraces} function(s) were traced in {counters.steady_steps} steady steps, which took "
-            f"{gain.share:.0%} of the time",
-            gain,
-        )
+    if gain is None:
+        return None
+    return RuleFinding(
+        f"{counters.retraces} function(s) were traced in {counters.steady_steps} steady steps, which took "
+        f"{gain.share:.0%} of the time",
+        gain,
     )

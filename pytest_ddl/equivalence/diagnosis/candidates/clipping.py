@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -25,6 +26,7 @@ from pytest_ddl.records import GradientStage
 
 BEFORE = "gradient-clipped-before-aggregation"
 LOST = "clipping-lost"
+MEAN = "mean-of-replica-means"
 _OWN = 1e-3
 """Smallest relative difference of factors that replicas compute from their own gradients."""
 
@@ -47,13 +49,10 @@ def clipped_parts(case: Case) -> Fit | None:
                 if _reproduced(case, summed, share * case.replicas):
                     lost = () if any(clip.active(part) for part in source.parts) else (LOST,)
                     sizes = ", ".join(f"{clip.size(part):.4g}" for part in source.parts)
-                    return Fit(
-                        BEFORE,
-                        f"the {how} of the {source} the replicas (sizes {sizes}), each cut by {clip}, reproduces the "
-                        "update",
-                        also=lost,
-                        is_grounded=grounds_behind(case, source, share),
-                    )
+                    evidence = f"the {how} of the {source} the replicas (sizes {sizes}), each cut by {clip}, "
+                    fit = Fit(BEFORE, f"{evidence}reproduces the update", also=lost)
+                    fit = _grounded(case, source, fit, share)
+                    return fit if _is_of_one_device(case, clip) else replace(fit, is_grounded=False)
     return None
 
 
@@ -220,7 +219,7 @@ def equal_sizes(case: Case) -> Fit | None:
         if max(sizes) - min(sizes) > allowed and max(cut) - min(cut) <= allowed:
             norms = ", ".join(f"{size:.4g}" for size in sizes)
             evidence = f"the {source} the replicas (norms {norms}) all enter the update with the same norm"
-            return Fit(BEFORE, evidence, is_grounded=grounds_behind(case, source, *_shares(case)))
+            return _grounded(case, source, Fit(BEFORE, evidence), *_shares(case))
     return None
 
 
@@ -249,7 +248,7 @@ def equal_sizes_of_weights(case: Case) -> Fit | None:
                 equal.append(motion.variable.name)
         if equal and possible:
             evidence = f"the {source} the replicas enter the update of {', '.join(equal[:3])} with equal norms"
-            return Fit(BEFORE, evidence, is_grounded=grounds_behind(case, source, *_shares(case)))
+            return _grounded(case, source, Fit(BEFORE, evidence), *_shares(case))
     return None
 
 
@@ -278,8 +277,28 @@ def equal_sizes_by_variable(case: Case) -> Fit | None:
                 return None
         if cut:
             evidence = f"the {source} the replicas all enter the update of a weight with the same norm ({example})"
-            return Fit(BEFORE, evidence, is_grounded=grounds_behind(case, source, *_shares(case)))
+            return _grounded(case, source, Fit(BEFORE, evidence), *_shares(case))
     return None
+
+
+def _is_of_one_device(case: Case, clip: Clip) -> bool:
+    """Return whether a limit is that of one device, or its part for a replica, if one device shows a limit.
+
+    A clipped gradient that is multiplied afterwards looks like one with another limit.
+    """
+    known = [other.limit for other in limits_of(case) if other.kind == clip.kind]
+    parts = [limit / number for limit in known for number in (1, case.replicas)]
+    return not known or any(abs(clip.limit - part) <= _OWN * part for part in parts)
+
+
+def _grounded(case: Case, source: Source, fit: Fit, *shares: float) -> Fit:
+    """Return a fit with what is known about the gradients that were cut: right, or right but for the parts' sizes."""
+    if grounds_behind(case, source, *shares):
+        return fit
+    if grounds_behind(case, source, *shares, by_size=True):
+        evidence = f"{fit.evidence}; the replicas count equally, and one device counts their {case.sizes} examples"
+        return replace(fit, evidence=evidence, besides=(MEAN,))
+    return replace(fit, is_grounded=False)
 
 
 def _shares(case: Case) -> tuple[float, float]:

@@ -256,8 +256,8 @@ def coupled(case: Case) -> Fit | None:
     besides, described = _scale_besides(case, source, share)
     # The effect of each example on the others is not recomputed. A replica may also leave out some of its examples.
     evidence += (
-        f"{described}; {one_device} gets the gradient of this replica, which therefore "
-        "depends on how the batch is split: the loss compares its examples, or each part leaves out or selects some"
+        f"{described}; {one_device} gets the gradient of this replica. So the loss or weight of an example comes from "
+        "other examples too (statistics, class weights), or the replica function leaves out or selects examples"
     )
     return Fit("batch-coupled-loss", evidence, also=also, grounds=Grounds.PATTERN, besides=besides)
 

@@ -137,20 +137,27 @@ def odd_replicas(case: Case) -> list[int]:
     return odd if len(odd) < len(found) else []
 
 
-def adds_up(case: Case, source: Source, share: float = 1.0) -> bool:
-    """Return whether the gradients of the replicas, each with the same share, add up to that of one device."""
-    summed, close = combined(source, [share] * case.replicas), case.close(case.replicas)
+def adds_up(case: Case, source: Source, share: float = 1.0, by_size: bool = False) -> bool:
+    """Return whether the gradients of the replicas, each with the same share, add up to that of one device.
+
+    :param by_size: True to give each replica a share by its number of examples, as means over them need.
+    """
+    sizes = case.sizes if by_size else [1] * case.replicas
+    shares = [share * case.replicas * size / sum(sizes) for size in sizes]
+    summed, close = combined(source, shares), case.close(case.replicas)
     return set(summed) == set(source.own) and all(close(i, summed[i], own) for i, own in source.own.items())
 
 
-def grounds_behind(case: Case, source: Source, *shares: float) -> bool:
+def grounds_behind(case: Case, source: Source, *shares: float, by_size: bool = False) -> bool:
     """Return whether gradients up to a stage are those of one device, in the sum or with another share of each replica.
 
     An update that is recomputed from wrong gradients shows how they were combined, and not that they are right.
     """
+    if by_size and (len(case.sizes) != case.replicas or 0 in case.sizes or len(set(case.sizes)) == 1):
+        return False
     stages = list(GradientStage)
     before = [other for other in case.sources if stages.index(other.stage) <= stages.index(source.stage)]
-    return any(all(adds_up(case, other, share) for other in before) for share in shares or (1.0,))
+    return any(all(adds_up(case, other, share, by_size) for other in before) for share in shares or (1.0,))
 
 
 def assigned_by_the_program(case: Case) -> list[str]:
