@@ -28,13 +28,13 @@ from typing import Any
 
 import pytest_ddl
 from pytest_ddl.bench.gate.cell import Cell, measure_cell
-from pytest_ddl.bench.gate.checkout import write_instrument
 from pytest_ddl.bench.gate.lockstep import GROUPS, LAUNCHES, VersionPair
 from pytest_ddl.bench.gate.plan import GatePlan
 from pytest_ddl.bench.gate.result import CellResult
 from pytest_ddl.bench.gate.sides import Side
 from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.gate.verdict import Rule, Verdict, decide_launches
+from pytest_ddl.bench.gate.worktrees import write_instrument
 from pytest_ddl.bench.launching.records import BenchSpec
 
 DRAWS = 2000

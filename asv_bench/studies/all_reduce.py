@@ -14,7 +14,7 @@ from asv_bench.studies.published import OWN_RING, RING, published_table
 from asv_bench.studies.report import Report
 from asv_bench.studies.running import add_common, conduct, numbers, tell
 from pytest_ddl.bench.collectives import measure_collectives
-from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.metrics.estimates import interval
 from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.harness import Harness, process_harness

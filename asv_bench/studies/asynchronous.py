@@ -23,8 +23,7 @@ from asv_bench.studies.asynchronous_program import (
 from asv_bench.studies.asynchronous_report import Cell, report
 from asv_bench.studies.report import Report
 from asv_bench.studies.running import add_common, conduct, numbers, tell
-from pytest_ddl.bench.launching.answers import BenchError
-from pytest_ddl.bench.launching.ranks import fresh_ranks
+from pytest_ddl.bench.launching.ranks import BenchError, fresh_ranks
 from pytest_ddl.bench.launching.records import SEED
 from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.bench.training_to_target import StepsToTarget, steps_to_target

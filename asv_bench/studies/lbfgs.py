@@ -33,8 +33,7 @@ from asv_bench.studies.lbfgs_verdict import (
 from asv_bench.studies.published import SANDBLASTER, published_table
 from asv_bench.studies.report import Report
 from asv_bench.studies.running import add_common, conduct, numbers, tell
-from pytest_ddl.bench.launching.answers import BenchError
-from pytest_ddl.bench.launching.ranks import fresh_ranks
+from pytest_ddl.bench.launching.ranks import BenchError, fresh_ranks
 from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.harness import process_harness
 from pytest_ddl.web.results import Table

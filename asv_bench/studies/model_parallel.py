@@ -16,8 +16,7 @@ from asv_bench.studies.published import LARGER, WIDE, published_table
 from asv_bench.studies.report import Report
 from asv_bench.studies.running import add_common, conduct, numbers, tell
 from asv_bench.studies.wide_program import bytes_on_devices, train_wide
-from pytest_ddl.bench.launching.answers import BenchError
-from pytest_ddl.bench.launching.ranks import fresh_ranks
+from pytest_ddl.bench.launching.ranks import BenchError, fresh_ranks
 from pytest_ddl.bench.launching.records import BenchSpec, Launch
 from pytest_ddl.bench.matrix import measure
 from pytest_ddl.bench.metrics.costs import MEBIBYTE, peak_memory

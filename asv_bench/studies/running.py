@@ -11,18 +11,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.machine import load_note
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, UsageError, check_writable, interruptible
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.harness import process_harness
-from pytest_ddl.installing import install_line
 
 if TYPE_CHECKING:
     from asv_bench.studies.report import Report
 
 PACKAGES = ("matplotlib", "scipy", "sklearn")
-"""Packages of the extra ``bench`` that a study needs."""
+"""Packages that a study needs."""
+INSTALL = "pip install -e '.[bench]' scikit-learn"
+"""Command that installs them in a clone."""
 
 
 def add_common(parser: argparse.ArgumentParser, name: str, *, repeats: int, quick: str, timeout: float) -> None:
@@ -72,9 +73,7 @@ def check_common(options: argparse.Namespace, *, packages: Sequence[str] = PACKA
         try:
             import_module(name)
         except ImportError as error:
-            raise UsageError(
-                f"{name} cannot be imported ({error}), but this command needs it: {install_line('bench')}"
-            ) from None
+            raise UsageError(f"{name} cannot be imported ({error}), but this command needs it: {INSTALL}") from None
     folder = Path(options.output)
     check_writable(folder)
     return folder

@@ -13,8 +13,8 @@ from asv_bench.studies.mnist.program import train_mnist
 from asv_bench.studies.mnist.results import BATCH_PER_REPLICA, PUBLISHED, Experiment
 from asv_bench.studies.report import Report
 from asv_bench.studies.running import PACKAGES, conduct, tell
-from pytest_ddl.bench.launching.answers import BenchError
 from pytest_ddl.bench.launching.pinning import cores_per_replica
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark

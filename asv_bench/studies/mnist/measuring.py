@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from asv_bench.studies.mnist.epochs import Orders, RankAnswer, run_epochs
 from asv_bench.studies.mnist.program import train_mnist
 from asv_bench.studies.mnist.results import Training
-from pytest_ddl.bench.launching.answers import PARTING, BenchError
 from pytest_ddl.bench.launching.machine import machine_facts
 from pytest_ddl.bench.launching.pinning import pinned_environ
-from pytest_ddl.bench.launching.ranks import fresh_ranks
+from pytest_ddl.bench.launching.ranks import PARTING, BenchError, fresh_ranks
 from pytest_ddl.bench.launching.records import SEED
 from pytest_ddl.training.settings import RunSettings
 

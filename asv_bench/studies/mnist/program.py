@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from asv_bench.studies.loop import training_step, without_tuning
+
 SIDE = 28
 TEST_SHARE = 0.2
 SPLIT_SEED = 0
@@ -154,24 +156,10 @@ def train_mnist(run: Any, file: str, epochs: int) -> None:
         .repeat(epochs)
         .prefetch(2)
     )
-    # There is nothing to tune. The end of a run would wait for the tuner, which sleeps for longer and longer times.
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    dataset = dataset.with_options(options)
 
-    @tf.function  # type: ignore[untyped-decorator]
-    def train_step(iterator: Any) -> Any:
-        def replica_step(batch: Any) -> Any:
-            inputs, targets = batch
-            with tf.GradientTape() as tape:
-                logits = model(inputs, training=True)
-                losses = keras.ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
-                loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
-            variables = model.trainable_variables
-            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
-            return loss
+    def losses_of(labels: Any, logits: Any) -> Any:
+        return keras.ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
-        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(next(iterator),)), axis=None)
-
-    for _ in run.steps(train_step, dataset):
+    train_step = training_step(run, model, optimizer, losses_of)
+    for _ in run.steps(train_step, without_tuning(dataset)):
         pass

@@ -12,7 +12,7 @@ import pytest
 
 from asv_bench.studies.mnist import command
 from asv_bench.studies.mnist.program import digits
-from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.outcome import OK
 
 pytestmark = pytest.mark.slow

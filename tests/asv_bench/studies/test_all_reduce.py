@@ -12,7 +12,7 @@ from asv_bench.studies import all_reduce
 from asv_bench.studies.all_reduce import Cell
 from asv_bench.studies.all_reduce_choices import CHOICES
 from pytest_ddl.bench.collectives import measure_collectives
-from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.strategies.base import Machine
 from pytest_ddl.strategies.registry import StrategyRegistry
 

@@ -19,7 +19,7 @@ from asv_bench.studies.asynchronous_program import (
     Setting,
 )
 from asv_bench.studies.asynchronous_report import Cell, accuracy_change, at_target, faster, report
-from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.training_to_target import StepsToTarget, TargetTrial
 
 BASE = Setting(DOWNPOUR, 2, False, rate=0.1, batch=8, examples=480)

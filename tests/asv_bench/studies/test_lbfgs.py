@@ -20,7 +20,7 @@ from asv_bench.studies.lbfgs_method import (
 )
 from asv_bench.studies.lbfgs_sharded import Orders, RankCourse
 from asv_bench.studies.lbfgs_verdict import compare_course, compare_optimum
-from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import BenchError
 
 ITERATIONS = 25
 

@@ -17,7 +17,7 @@ from asv_bench.studies.__main__ import main
 from asv_bench.studies.registry import STUDIES
 from asv_bench.studies.report import Report
 from pytest_ddl import cli
-from pytest_ddl.bench.launching.answers import BenchError
+from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.outcome import INTERRUPTED, OK, USAGE, WRONG, UsageError
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.web.results import Table
