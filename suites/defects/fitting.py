@@ -46,6 +46,17 @@ def training_goes_on_with_infinite_losses() -> None:
     skip(keras.callbacks.TerminateOnNaN, "on_batch_end")
 
 
+@defect(r"test_callback_parameters\.py::test_a_callback_of")
+def callbacks_remember_the_training_before() -> None:
+    """EarlyStopping and ReduceLROnPlateau do not begin anew."""
+    from tensorflow import keras
+
+    for kind in (keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau):
+        replace(
+            kind, "on_train_begin", lambda original: lambda self, logs=None: vars(self).get("best") or original(self)
+        )
+
+
 @defect(r"test_callback_files\.py::test_checkpoints_hold")
 def checkpoints_of_another_epoch() -> None:
     """ModelCheckpoint counts one epoch more."""

@@ -89,7 +89,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     except expecting.NoLongerFailsError:
         item.user_properties.append((FIXED, "yes"))
         raise
-    if _strict(item) is not None:
+    if _strict(item) is not None or expecting.KNOWN in item.stash:
         item.user_properties.append((FIXED, "yes"))
     return result
 

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from suites import subject
 from suites.linear import COPY_WARNING, linear
 from suites.models.linear import data
 from suites.parameters.spaces import Arguments, Space, Wrong
+from suites.running import replicas_of
 
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(COPY_WARNING)]
 
@@ -17,9 +19,16 @@ SCORES = (4.0, 3.0, 3.5, 3.25, 2.75, 2.5, 5.0, 6.0, 6.0, 6.0)
 """The watched number after each epoch. It falls, stops, falls by less than one, and rises."""
 BATCHES, RATE, SAVED = 2, 0.125, 6
 """The last: epochs of a training that writes files, which takes time."""
-_MODES = {"mode": ("min", "max")}
+_MODES = {"mode": ("min", "max", "auto")}
 _WATCHED = {"monitor": ("score", "other"), "verbose": (0, 1), **_MODES}
 BOTH = ("one_device", "mirrored")
+
+
+def _knows_the_direction(case: Arguments) -> bool:
+    """Return whether the mode is given or can be found: tf_keras reads it from the name, Keras 3 asks the metric."""
+    return case.get("mode") != "auto" or case.get("monitor") != "other" or subject.name() == subject.KERAS_3
+
+
 STOPPING = Space(
     "callbacks.EarlyStopping",
     {
@@ -30,6 +39,7 @@ STOPPING = Space(
         "restore_best_weights": (False, True),
         "start_from_epoch": (0, 3),
     },
+    allowed=_knows_the_direction,
 )
 PLATEAU = Space(
     "callbacks.ReduceLROnPlateau",
@@ -41,6 +51,7 @@ PLATEAU = Space(
         "cooldown": (0, 2),
         "min_lr": (0.0, RATE / 4),
     },
+    allowed=_knows_the_direction,
 )
 SAVING = Space(
     "callbacks.ModelCheckpoint",
@@ -50,6 +61,10 @@ SAVING = Space(
         "save_weights_only": (False, True),
         "initial_value_threshold": (None, 3.0),
     },
+    # Without save_best_only the mode has no effect, which would hide a wrong direction from pairs of values.
+    allowed=lambda case: (
+        _knows_the_direction(case) and (case.get("mode") != "auto" or case.get("save_best_only", True))
+    ),
 )
 RATES = Space("callbacks.LearningRateScheduler", {"schedule": ("epoch", "epoch and rate"), "verbose": (0, 1)})
 TABLE = Space("callbacks.CSVLogger", {"separator": (",", ";"), "append": (False, True)})
@@ -57,12 +72,28 @@ SPACES = dict.fromkeys((STOPPING, PLATEAU, SAVING, RATES, TABLE), BOTH)
 """Spaces of the properties of this file -> their strategies."""
 
 
+def _metrics(strategy: Any) -> list[Any]:
+    """Return metrics that are better if they are small, and if they are large."""
+    from suites.subject import keras
+
+    with strategy.scope():
+        return [keras.metrics.MeanSquaredError(name="score"), keras.metrics.BinaryAccuracy(name="other")]
+
+
 class Program:
-    """A model that is trained again and again from the same weights; what it did is in lists by epoch."""
+    """A model that is trained again and again from the same weights; what it did is in lists by epoch.
+
+    One replica trains without a strategy: under ``OneDeviceStrategy``, Keras drops an iterator in each ``fit``, and
+    TensorFlow 2.21 sometimes ends the process then (``repros/dropped_iterator.py``).
+    """
 
     def __init__(self, strategy: Any) -> None:
+        import tensorflow as tf
+
+        if replicas_of(strategy) == 1:
+            strategy = tf.distribute.get_strategy()
         self._data = data(8 * BATCHES).unweighted
-        self._model = linear(strategy, rate=RATE)
+        self._model = linear(strategy, rate=RATE, metrics=_metrics(strategy))
         self._start = self._model.get_weights()
         self.weights: list[Any] = []
         self.rates: list[float] = []
@@ -97,7 +128,8 @@ def watched(case: Arguments) -> list[float]:
 
 def better(case: Arguments, one: float, than: float | None) -> bool:
     """Return whether a number improves on another one by more than ``min_delta``."""
-    sign = 1 if case["mode"] == "min" else -1
+    smaller = case["monitor"] == "score" if case["mode"] == "auto" else case["mode"] == "min"
+    sign = 1 if smaller else -1
     return than is None or sign * (than - one) > case.get("min_delta", 0)
 
 
@@ -165,6 +197,28 @@ def test_the_rate_falls_where_the_number_does_not_improve(ddl_strategy):
         with wrong.of(case):
             program.train(PLATEAU.make(case))
             np.testing.assert_allclose(program.rates, plateau(case), rtol=1e-6)  # rates are in float32
+    wrong.check()
+
+
+@pytest.mark.ddl(strategies=["one_device"])
+@pytest.mark.ddl_item(
+    "callback.EarlyStopping_agrees_on_all_workers", "callback.ReduceLROnPlateau_LearningRateScheduler"
+)
+def test_a_callback_of_a_second_training_begins_anew(ddl_strategy):
+    """What it remembers of the first training, such as the best number, does not count in the second one."""
+    wrong, program = Wrong(), Program(ddl_strategy)
+    for case in STOPPING.cases()[::3]:
+        with wrong.of(STOPPING.name, case):
+            callback = STOPPING.make(case)
+            for _ in range(2):
+                program.train(callback)
+                assert len(program.weights) == stopping(case)[0]
+    for case in PLATEAU.cases()[::3]:
+        with wrong.of(PLATEAU.name, case):
+            callback = PLATEAU.make(case)
+            for _ in range(2):
+                program.train(callback)
+                np.testing.assert_allclose(program.rates, plateau(case), rtol=1e-6)  # rates are in float32
     wrong.check()
 
 

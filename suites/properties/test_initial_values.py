@@ -211,3 +211,67 @@ def step_without_a_gradient(strategy, optimizer, variable):
         optimizer.apply_gradients([(tf.zeros(SHAPE, tf.float64), variable)])
 
     on_replicas(strategy, [step])[0].items()
+
+
+def everything(strategy):
+    """Return functions that draw random numbers and take no seed: those of Keras, of its layers, and of others."""
+    import random
+
+    import tensorflow as tf
+
+    from suites.subject import keras
+
+    def order():
+        """Return the order in which a training takes its examples."""
+        seen = []
+
+        class Seen(keras.Model):
+            def train_step(self, data):
+                seen.extend(np.ravel(data[0]).tolist())
+                return {"loss": 0.0}
+
+        model = Seen()
+        model.compile(run_eagerly=True)
+        model.fit(np.arange(16.0), np.zeros(16), batch_size=4, verbose=0)
+        return seen
+
+    def drawn(space, case):
+        return lambda: space.make({name: value for name, value in case.items() if name != "seed"})
+
+    layers = keras.layers
+    noise = [layers.Dropout, layers.GaussianNoise, layers.GaussianDropout, layers.SpatialDropout1D]
+    ones = np.ones((4, 8, 8))
+    return {
+        **{space.api: drawn(space, space.cases()[0]) for space in DRAWS if space.exists()},
+        **{one.__name__: lambda one=one: one(0.5)(ones, training=True) for one in noise},
+        "an initializer": lambda: keras.initializers.GlorotUniform()(SHAPE),
+        "initial weights": lambda: weights_of_a_layer(strategy, layers.Dense(4)),
+        "tf.random": lambda: tf.random.normal(SHAPE),
+        "numpy": lambda: np.random.normal(size=SHAPE),
+        "random": random.random,
+        "order of examples": order,
+    }
+
+
+def weights_of_a_layer(strategy, layer):
+    with strategy.scope():
+        layer.build((None, 4))
+    return components(strategy, layer.kernel)
+
+
+@pytest.mark.ddl(strategies=["one_device", "mirrored"])
+@pytest.mark.ddl_item("random.global_seed", shows="behavior")
+def test_a_seed_of_the_program_repeats_all_numbers(ddl_strategy):
+    """The same seed gives the same numbers again, in the same process, and another seed gives others."""
+    from suites.subject import keras
+
+    wrong = Wrong()
+    for name, draw in everything(ddl_strategy).items():
+        with wrong.of(name):
+            found = []
+            for seed in (7, 7, 8):
+                keras.utils.set_random_seed(seed)
+                found.append([np.asarray(draw()) for _ in range(2)])
+            np.testing.assert_array_equal(found[0], found[1])
+            assert not np.array_equal(found[0], found[2]), "the seed has no effect"
+    wrong.check()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from suites.linear import COPY_WARNING, check_weights, linear
 from suites.models.linear import FEATURES, OUTPUTS, START, Data, gradient, losses
+from suites.parameters.spaces import Wrong
 from suites.running import components, each, replicas_of
 
 pytestmark = pytest.mark.filterwarnings(COPY_WARNING)
@@ -74,3 +77,64 @@ def test_gradients_are_added_in_the_precision_of_the_variables(how, ddl_strategy
             assert found.dtype == "float32"
         for part in components(ddl_strategy, layer.kernel):
             assert part.item() == -4097
+
+
+LONG = 4097.0
+"""A number with more digits than 16 bits hold, as the numbers beside it have."""
+CHANGES = {
+    "assign": lambda variable, number: variable.assign(number(LONG)),
+    "assign_add": lambda variable, number: (variable.assign(number(LONG + 2)), variable.assign_add(number(-2.0))),
+    "assign_sub": lambda variable, number: (variable.assign(number(LONG + 2)), variable.assign_sub(number(2.0))),
+    "metric": lambda _variable, _number: None,
+}
+"""What a layer may do with its variable, which then has this number. Each layer also gives the number to a metric."""
+
+
+@pytest.mark.ddl(strategies=["one_device", "mirrored"])
+@pytest.mark.ddl_item("precision.mixed_float16", "precision.mixed_bfloat16")
+@pytest.mark.parametrize("how", ["eager", "function"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_layer_keeps_has_the_precision_of_its_variables(change, how, ddl_strategy):
+    """A layer of 16 bits, also in another one, changes a variable of float32 by a tensor or a number of Python."""
+    import tensorflow as tf
+
+    from suites.subject import keras
+
+    class Keeps(keras.layers.Layer):  # type: ignore[misc]
+        def __init__(self, number, **given):
+            super().__init__(**given)
+            self.number = number
+
+        def build(self, _shape):
+            self.kept = self.add_weight(shape=(), initializer="zeros", trainable=False, name="kept")
+            self.seen = keras.metrics.Mean()
+
+        def call(self, inputs):
+            CHANGES[change](self.kept, self.number)
+            self.seen.update_state(tf.constant([LONG], "float32"))
+            return inputs
+
+    class Outer(keras.layers.Layer):  # type: ignore[misc]
+        def __init__(self, inner, **given):
+            super().__init__(**given)
+            self.inner = inner
+
+        def call(self, inputs):
+            return self.inner(inputs)
+
+    wrong = Wrong()
+    numbers = {"number": float, "tensor": lambda value: tf.constant(value, "float32")}
+    for policy, (form, number) in product(("mixed_float16", "mixed_bfloat16"), numbers.items()):
+        with wrong.of(policy, form):
+            with ddl_strategy.scope():
+                layer = Keeps(number, dtype=policy)
+                outer = Outer(layer, dtype=policy) if form == "tensor" else layer
+                layer.build((1, 1))
+            given = [(np.float32([[one]]),) for one in range(replicas_of(ddl_strategy))]
+            for (found,) in each(ddl_strategy, lambda x, outer=outer: (outer(x),), how)(given):
+                assert found.dtype == policy.removeprefix("mixed_")
+            assert float(layer.seen.result()) == LONG
+            for part in components(ddl_strategy, layer.kept):
+                assert part.dtype == "float32"
+                assert part.item() == (0 if change == "metric" else LONG)
+    wrong.check()

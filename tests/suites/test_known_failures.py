@@ -172,6 +172,27 @@ def test_a_known_failure_excuses_only_itself(run_suite):
     result.stdout.fnmatch_lines(["*another way: expected a message with 'merge_call', got KeyError: 'unrelated'"])
 
 
+DIVERGING = """
+import pytest
+import pytest_ddl
+
+@pytest.mark.ddl_item("metric.Mean")
+@pytest.mark.ddl
+@pytest.mark.parametrize("right", [(), (0,), (0, 1)])
+def test_it(ddl_strategy, right):
+    assert pytest_ddl.current_rank().rank in right
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cause", "failed"), [("workers-diverged", 1), ("reported-loss-wrong", 2)])
+def test_only_workers_that_diverge_may_be_right_on_some_ranks(run_suite, cause, failed):
+    entry = ENTRY.replace(r"test_training\.py::test_fit\[.*uneven", "test_it").replace('keras = ">=3.15,<3.16"', "")
+    entry = entry.replace("reported-loss-wrong", cause).replace('"mirrored"', '"multi_worker_mirrored"')
+    result = run_suite(DIVERGING, "--ddl-strategy=multi_worker_mirrored", failures=entry)
+    result.assert_outcomes(failed=failed, xfailed=3 - failed)
+
+
 DEATHS = """
 import os
 import signal
