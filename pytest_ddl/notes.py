@@ -9,7 +9,7 @@ class NoteKind(Enum):
     """What a note is about. Code reads the kind and never the text."""
 
     # Kinds of notes that a rank leaves in its record.
-    NEVER_BEGAN = "a loop over run.steps or run.batches was made and never begun"
+    NEVER_BEGAN = "a loop over run.steps or run.batches, or a generator, was made and never begun"
     RUN_AGAIN = "one device was run a second time, because its first process ended"
     NOT_RUN = "run.fit was called after the limit of steps"
     EPOCHS_AS_STEPS = "epochs are recorded as steps"

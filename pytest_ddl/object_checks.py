@@ -30,7 +30,11 @@ def parametrize_checks(metafunc: pytest.Metafunc, harness: Harness) -> None:
             metafunc.definition, f"parametrize_with_ddl_checks: the test must have the argument {FIXTURE}, and call it"
         )
     if plan is None:
-        fail_collection(metafunc.definition, f"asks for {FIXTURE}: decorate it with parametrize_with_ddl_checks([...])")
+        fail_collection(
+            metafunc.definition,
+            f"asks for {FIXTURE}, which checks objects: decorate it with parametrize_with_ddl_checks([...]), or ask "
+            "for ddl_equivalence to compare training",
+        )
     if in_rank():
         # A rank collects the file for other tests of it, and runs no check as an item.
         metafunc.parametrize(FIXTURE, [None], indirect=True, ids=["in_rank"])

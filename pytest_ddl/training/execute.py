@@ -98,8 +98,8 @@ def _attempt(
         try:
             run = Run(settings, context, recorder)
             with run._threads.followed():
-                train(run)
-            run.end()
+                returned = train(run)
+            run.end(returned)
             # Closures that the program did not wait for still write variables, and may fail.
             join_scheduled(context.strategy)
             recorder.end_phase("training")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +15,13 @@ from pytest_ddl.training.fitting import Fitting
 from pytest_ddl.training.listener import StepListener
 from pytest_ddl.training.settings import RunSettings
 from pytest_ddl.training.threads import Threads
+
+_NOT_RUN: tuple[tuple[tuple[type, ...], str, str], ...] = (
+    ((types.GeneratorType, types.AsyncGeneratorType), "a generator", "train in the function itself, without yield"),
+    ((types.CoroutineType,), "a coroutine", "take async away, or call asyncio.run in a function without it"),
+    ((types.FunctionType, types.MethodType, functools.partial), "a function", "call it"),
+)
+"""What a training function may return in place of training, and what to write."""
 
 
 class Run:
@@ -239,11 +248,21 @@ class Run:
 
         return begin()
 
-    def end(self) -> None:
-        """Note the loops that the program made and never began, after the training function has returned."""
+    def end(self, returned: object = None) -> None:
+        """Note what the program made and never began, after the training function has returned.
+
+        :param returned: what it has returned. A generator, for example, is code that nobody runs.
+        """
         for name in self._never_began:
             text = f"the loop never began over {name}(...), which trains only in `for loss in {name}(...):`"
             self._listener.note(NoteKind.NEVER_BEGAN, text)
+        for kinds, what, fix in _NOT_RUN:
+            if isinstance(returned, kinds) and not self._listener.completed:
+                text = f"the training function returned {what}, which nobody runs: {fix}"
+                self._listener.note(NoteKind.NEVER_BEGAN, text)
+        if isinstance(returned, types.CoroutineType):
+            # Python would warn that nobody has awaited it.
+            returned.close()
         self._listener.begin_reading()
 
     def _bodies(self, loop: Literal["steps", "batches"], items: Iterator[Any]) -> Iterator[Any]:

@@ -1,6 +1,8 @@
-"""Programs with a mistake in how they call ``run.steps`` or ``run.batches``."""
+"""Programs with a mistake in how they call ``run.steps`` or ``run.batches``, or in what they return."""
 
 from __future__ import annotations
+
+import functools
 
 import tensorflow as tf
 
@@ -24,3 +26,16 @@ def program(run, wrong):
     else:
         for _loss in run.steps(step, dataset):
             pass
+
+
+def generator(run):
+    program(run, wrong="")
+    yield
+
+
+async def coroutine(run):
+    program(run, wrong="")
+
+
+def function(run):
+    return functools.partial(program, run, wrong="")

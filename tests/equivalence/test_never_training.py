@@ -22,6 +22,20 @@ def test_a_loop_that_never_begins_is_inconclusive_and_named(loop):
     assert f"only in `for loss in run.{loop}(...):`" in str(report).splitlines()[0], str(report)
 
 
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        (programs.generator, "returned a generator, which nobody runs: train in the function itself, without yield"),
+        (programs.coroutine, "returned a coroutine, which nobody runs: take async away"),
+        (programs.function, "returned a function, which nobody runs: call it"),
+    ],
+)
+def test_code_that_nobody_runs_is_inconclusive_and_named(train, said):
+    report = check_training(train, "mirrored", global_batch_size=4, timeout=100)
+    assert report.verdict == "inconclusive"
+    assert said in str(report).splitlines()[0], str(report)
+
+
 def test_a_step_that_takes_the_iterator_for_a_batch_gets_advice():
     report = check_training(
         partial(programs.program, wrong="takes the iterator"), "mirrored", global_batch_size=4, timeout=100
