@@ -138,7 +138,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if any("_ddl_spec" in getattr(item, "fixturenames", ()) for item in items):
+    if any("_ddl_spec" in getattr(item, "fixturenames", ()) or item.get_closest_marker("ddl") for item in items):
         from pytest_ddl.items.parametrizing import after_collection
 
         after_collection(_harness(config), config, items)
@@ -283,7 +283,7 @@ def _ddl_spec(request: pytest.FixtureRequest) -> StrategySpec:
             return rank.spec
         raise pytest.UsageError(
             "ddl_strategy, ddl_cluster and ddl_equivalence must be arguments of the test or of its fixtures: "
-            "request.getfixturevalue() comes too late to choose the strategies"
+            "request.getfixturevalue() comes too late to choose the strategies, and so does a unittest.TestCase"
         )
     spec: StrategySpec = request.param
     return spec

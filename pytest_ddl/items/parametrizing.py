@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unittest
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,9 @@ from pytest_ddl.strategies.registry import UnknownStrategyError
 
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
+
+_SELECTING = ("keyword", "markexpr", "deselect", "lf", "stepwise")
+"""Options of pytest with which only a part of the tests of a file may be left."""
 
 
 def parametrize(metafunc: pytest.Metafunc, harness: Harness) -> None:
@@ -54,6 +58,18 @@ def _refuse_idle_marker(metafunc: pytest.Metafunc) -> None:
         )
 
 
+def _refuse_test_case(item: pytest.Item) -> None:
+    """Refuse a ``ddl`` marker on a ``unittest.TestCase``, which gets neither parameters nor fixtures."""
+    kind = getattr(item, "cls", None)
+    if not (isinstance(kind, type) and issubclass(kind, unittest.TestCase)):
+        return
+    if any(isinstance(node, (pytest.Class, pytest.Function)) for node, _mark in item.iter_markers_with_node("ddl")):
+        raise pytest.UsageError(
+            f"{item.nodeid}: @pytest.mark.ddl has no effect on a test of unittest.TestCase, which cannot ask for "
+            "ddl_strategy: write a function, or a method of a plain class"
+        )
+
+
 def _refuse_conflicts(metafunc: pytest.Metafunc) -> None:
     driving = [name for name in CONTROLLER_FIXTURES if name in metafunc.fixturenames]
     if driving and "ddl_strategy" in metafunc.fixturenames:
@@ -77,12 +93,39 @@ def _is_parametrized_by_user(metafunc: pytest.Metafunc) -> bool:
     return False
 
 
+def _asks(item: pytest.Item) -> bool:
+    return SPEC_FIXTURE in getattr(item, "fixturenames", ())
+
+
+def _warn_of_idle_markers(items: list[pytest.Item]) -> None:
+    """Warn of a ``ddl`` marker on a class or module of which no test asks for a strategy: all run without one."""
+    used: dict[pytest.Collector, bool] = {}
+    for item in items:
+        for node, _mark in item.iter_markers_with_node("ddl"):
+            if isinstance(node, pytest.Collector):
+                used[node] = used.get(node, False) or _asks(item)
+    for node in (node for node, is_used in used.items() if not is_used):
+        text = (
+            f"@pytest.mark.ddl on {node.name} has no effect, because none of its tests asks for ddl_strategy or "
+            f"{', '.join(CONTROLLER_FIXTURES)}: they run without a strategy"
+        )
+        try:
+            node.warn(pytest.PytestWarning(text))
+        except pytest.PytestWarning as as_error:
+            # Outside of a collector, pytest takes an error of a filter of warnings for one of its own.
+            raise pytest.UsageError(f"{node.nodeid}: {as_error}") from None
+
+
 def after_collection(harness: Harness, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Record the variant of each item and start to import TensorFlow, if that has not started yet."""
+    """Record the variant of each item and start to import TensorFlow, if that has not started yet.
+
+    :raises pytest.UsageError: for a test that can never run under the strategies that it names.
+    """
     from pytest_ddl.items.spmd import SPEC
 
     harness.items = items
     for item in items:
+        _refuse_test_case(item)
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         spec = parameters.get(SPEC_FIXTURE)
         if spec is None and isinstance(parameters.get("ddl_strategy"), str):
@@ -93,7 +136,12 @@ def after_collection(harness: Harness, config: pytest.Config, items: list[pytest
         if spec is not None:
             item.stash[SPEC] = spec
             item.keywords[SPEC_FIXTURE] = True
-    if not in_rank() and not config.option.collectonly and not in_process(config):
+    if in_rank():
+        return
+    if not (any("::" in arg for arg in config.args) or any(config.getoption(name, None) for name in _SELECTING)):
+        _warn_of_idle_markers(items)
+    asked = any(_asks(item) for item in items)
+    if asked and not config.option.collectonly and not in_process(config):
         from pytest_ddl.cluster import overrides
 
         overrides.remember()

@@ -200,6 +200,37 @@ def test_what_cannot_be_run_fails_at_collection(pytester: pytest.Pytester, body:
     assert words in result.stdout.str()
 
 
+@pytest.mark.parametrize("marked", ["class", "method"])
+def test_a_marked_test_case_is_refused(pytester: pytest.Pytester, marked: str) -> None:
+    on_class, on_method = (
+        "@pytest.mark.ddl(strategies='mirrored')" if marked == one else "" for one in ("class", "method")
+    )
+    pytester.makepyfile(f"""
+        import pytest, unittest
+        {on_class}
+        class TestX(unittest.TestCase):
+            {on_method}
+            def test_x(self): pass
+    """)
+    result = run(pytester)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "has no effect on a test of unittest.TestCase" in result.stderr.str()
+
+
+def test_a_marker_that_no_test_uses_is_warned_of(pytester: pytest.Pytester) -> None:
+    marked = "import pytest, unittest\npytestmark = pytest.mark.ddl(strategies='one_device')\n"
+    pytester.makepyfile(
+        test_used=f"{marked}def test_plain(): pass\ndef test_with(ddl_cluster): ddl_cluster.run(int)",
+        test_idle=f"{marked}class TestX(unittest.TestCase):\n    def test_x(self): pass",
+    )
+    said = "@pytest.mark.ddl on test_{}.py has no effect".format
+    output = run(pytester, "--collect-only", "-Wdefault").stdout.str()
+    assert said("idle") in output
+    assert said("used") not in output
+    assert said("used") not in run(pytester, "--collect-only", "-Wdefault", "-k", "plain").stdout.str()
+    assert run(pytester, "--collect-only", "-Werror").ret == pytest.ExitCode.USAGE_ERROR
+
+
 def test_a_marker_on_a_class_may_be_for_some_of_its_tests(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -209,7 +240,21 @@ def test_a_marker_on_a_class_may_be_for_some_of_its_tests(pytester: pytest.Pytes
             def test_plain(self): pass
         """
     )
-    run(pytester).assert_outcomes(passed=1)
+    pytester.makepyfile(
+        test_other="""
+        import pytest
+        pytestmark = pytest.mark.ddl(strategies="one_device")
+        def test_plain(): pass
+        def test_with(ddl_cluster): ddl_cluster.run(int)
+    """
+    )
+    result = run(pytester, "-Wdefault")
+    result.assert_outcomes(passed=3, warnings=1)
+    assert (
+        "@pytest.mark.ddl on test_a_test_case_beside_marked_tests_is_warned_of.py has no effect" in result.stdout.str()
+    )
+    run(pytester, "-k", "plain").assert_outcomes(passed=1, deselected=2)
+    assert run(pytester, "-Werror").ret == pytest.ExitCode.USAGE_ERROR
 
 
 def test_a_wrong_indirect_variant_is_a_usage_error(pytester: pytest.Pytester) -> None:
