@@ -5,6 +5,9 @@ and with one that takes 5 % longer (``--effect 5``: every step is kept busy for 
 decisions over disjoint groups of launches. Every launch is kept in ``--results``, so that an interrupted run continues
 at the same place.
 
+``--device gpu`` measures on a GPU. The counters of both versions are compared too: they have no noise, so a change of
+any of them would be a false alarm.
+
 ``--gates 10 --load 4`` runs the gate itself ten times instead, beside four busy processes.
 """
 
@@ -27,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest_ddl
+from pytest_ddl.bench.counters import compare, uncounted
 from pytest_ddl.bench.gate.cell import Cell, measure_cell
 from pytest_ddl.bench.gate.lockstep import GROUPS, LAUNCHES, VersionPair
 from pytest_ddl.bench.gate.plan import GatePlan
@@ -80,6 +84,7 @@ def train(run):
     def train_step(iterator):
         begun = time.perf_counter()
         loss = one_step(iterator)
+        loss.numpy()  # on a GPU, the call returns before the step has ended
         until = begun + (time.perf_counter() - begun) * {factor}
         while time.perf_counter() < until:
             pass
@@ -99,12 +104,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--load", type=int, default=0, metavar="N", help="busy processes beside the measurement")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no launch after so long")
     parser.add_argument("--batch-per-replica", type=int, default=64)
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="of the replicas (default: cpu)")
     parser.add_argument("--groups", type=int, default=GROUPS, help="ABBA groups in a launch")
     parser.add_argument("--results", type=Path, default=Path("build/gate"), help="where launches are kept")
     parser.add_argument("--calm", action="store_true", help="replay the launches of a calm machine alone")
     options = parser.parse_args(arguments)
     options.results.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + options.minutes * 60
+    bench = BenchSpec(batch_per_replica=options.batch_per_replica, device=options.device)
     with busy(options.load):
         # Cells and effects take turns, so that a change of the machine affects all of them.
         for number in range(LAUNCHES, options.launches + LAUNCHES, LAUNCHES):
@@ -113,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     kept = len(read(options.results, cell, effect))
                     numbers = range(kept, min(number, options.launches))
                     if numbers and time.monotonic() < end:
-                        for one in collect(cell, effect, numbers, options.batch_per_replica, options.groups, end):
+                        for one in collect(cell, effect, numbers, bench, options.groups, end):
                             with file_of(options.results, cell, effect).open("a", encoding="utf-8") as file:
                                 file.write(json.dumps(one) + "\n")
                             print(told(one), flush=True)
@@ -121,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for cell in options.cell:
                 for effect in options.effect:
                     if time.monotonic() < end:
-                        result = run_gate(cell, effect, options.batch_per_replica)
+                        result = run_gate(cell, effect, bench)
                         told_of = f"{cell} +{effect} % gate {number + 1}: {result.verdict.value}"
                         print(f"{told_of}, {result.seconds:.0f} s: {result.reason}", flush=True)
     show(options.results, options.cell, options.effect, options.calm)
@@ -166,7 +173,7 @@ def both_sides(effect: int) -> Iterator[list[Side]]:
 
 
 def collect(
-    cell: str, effect: int, numbers: Sequence[int], batch: int, groups: int, end: float = math.inf
+    cell: str, effect: int, numbers: Sequence[int], bench: BenchSpec, groups: int, end: float = math.inf
 ) -> Iterator[dict[str, Any]]:
     """Launch both versions in turn, as the gate does, and yield the data that it would keep of each launch.
 
@@ -174,20 +181,22 @@ def collect(
         distinguishes them from launches of other pairs.
     :param end: ``time.monotonic`` after which no launch begins.
     """
-    bench = BenchSpec(batch_per_replica=batch)
     with both_sides(effect) as sides, VersionPair(*sides, TARGET, cell, RANKS[cell], bench, groups=groups) as pair:
         for number in numbers:
             if time.monotonic() < end:
-                told = pair.launch(number).as_json()
+                launch = pair.launch(number)
+                told = launch.as_json()
                 del told["provenance"]
+                told["counters"] = [change.message for change in compare(launch.base.counters, launch.head.counters)]
+                told["uncounted"] = uncounted(launch.base.counters, launch.head.counters)
+                told["device"] = launch.base.device
                 fixed = {"cell": cell, "effect": effect, "number": number, "pair": numbers[0], "cores": os.cpu_count()}
                 yield {**fixed, **told}
 
 
-def run_gate(cell: str, effect: int, batch: int) -> CellResult:
+def run_gate(cell: str, effect: int, bench: BenchSpec) -> CellResult:
     """Run the gate itself with its default settings."""
     with both_sides(effect) as (base, head):
-        bench = BenchSpec(batch_per_replica=batch)
         return measure_cell(Cell(base, head, TARGET, cell, RANKS[cell], bench, Rule(), GatePlan.budget))
 
 
@@ -251,6 +260,16 @@ def between_pairs(launches: Sequence[dict[str, Any]]) -> str:
     return f"sd {within * 100:.2f} % within {len(groups)} pairs, p = {f_oneway(*groups).pvalue:.2f} for equal means"
 
 
+def of_counters(launches: Iterable[dict[str, Any]]) -> str:
+    """Say in how many launches a counter differed between the two versions, which do the same work."""
+    # Launches of earlier versions of this script have none.
+    known = [one for one in launches if "counters" in one]
+    counted = [one for one in known if not one["uncounted"]]
+    changed = [one for one in counted if one["counters"]]
+    what = f"; first: {changed[0]['counters'][0]}" if changed else ""
+    return f"changed in {len(changed)} of {len(counted)} launches, not counted in {len(known) - len(counted)}{what}"
+
+
 def slower(one: dict[str, Any], by: float = 1.05) -> dict[str, Any]:
     """Return the launch as if every step of HEAD had taken ``by`` times as long."""
     return {**one, **{name: one[name] + math.log(by) for name in ("log_ratio", "total_ratio")}}
@@ -284,6 +303,7 @@ def show(folder: Path, cells: Sequence[str], effects: Sequence[int], calm: bool)
                 f"min {math.expm1(min(values)) * 100:+.2f} %, max {math.expm1(max(values)) * 100:+.2f} %, "
                 f"{statistics.median(seconds):.1f} s a launch"
             )
+            print(f"  counters: {of_counters(launches)}")
             print(f"  of one pair of interpreters: {between_pairs(launches)}")
             print(f"  in the order measured, disjoint: {rates(gate_runs(launches, rule))}")
             calm_ones = [one for one in launches if not one["load"]["problem"]]

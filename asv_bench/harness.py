@@ -10,11 +10,13 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks import clusters, comparisons, sessions
@@ -23,6 +25,10 @@ from pytest_ddl.harness import Harness
 
 WIDTH = 76
 """Width of the names in the table, in characters."""
+ONE_GPU = "one_device,mirrored,multi_worker_mirrored,parameter_server,central_storage"
+"""Strategies that one GPU can run."""
+TIERS = {"smoke": 60.0, "core": 480.0}
+"""Tier of the suite -> most seconds on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,29 @@ class Figure:
 def percentile(values: Sequence[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def measure_starts_on_gpus(harness: Harness, rounds: int) -> list[Figure]:
+    """Measure starts of fresh clusters, each with a context of CUDA in each process. TensorFlow's runner has none."""
+    figures = []
+    for variant in ("one_device", "mirrored", "multi_worker_mirrored", "parameter_server"):
+        seconds = [clusters.start_seconds(harness, variant)[0] for _ in range(rounds)]
+        spread = f"of {rounds}; {min(seconds):.3f} to {max(seconds):.3f}"
+        figures.append(Figure(f"fresh cluster, {variant}, median", statistics.median(seconds), "s", 3.0, note=spread))
+    return figures
+
+
+def measure_tier(device: str, tier: str, processes: int) -> list[Figure]:
+    """Measure a tier of the suite under the strategies that one GPU can run. A red one takes no time that counts."""
+    name = f"{tier} tier of the suite, {processes} processes"
+    words = [f"--ddl-tier={tier}", f"--ddl-device={device}", f"--ddl-strategy={ONE_GPU}", "-n", str(processes)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:benchmark", "-p", "no:cacheprovider", "suites", *words]
+    begun = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    seconds = time.monotonic() - begun
+    told = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "it said nothing").strip("= ")
+    value = seconds if done.returncode == 0 else float("nan")
+    return [Figure(name, value, "s", TIERS[tier] if device == "gpu" else None, note=told)]
 
 
 def measure_starts(harness: Harness, rounds: int) -> list[Figure]:
@@ -95,8 +124,9 @@ def measure_hosts(harness: Harness, rounds: int) -> list[Figure]:
     ]
 
 
-def measure_tests(rounds: int, count: int) -> list[Figure]:
+def measure_tests(rounds: int, count: int, device: str) -> list[Figure]:
     """Measure the cost of one more test in a warm cluster, without pytest's own cost of a test."""
+    on_gpu = device == "gpu"
     costs: dict[str, list[float]] = {kind: [] for kind in sessions.FIXTURES}
     for _ in range(rounds):
         for kind, medians in costs.items():
@@ -105,7 +135,8 @@ def measure_tests(rounds: int, count: int) -> list[Figure]:
     figures = [
         Figure("pytest's own cost of an empty test, median", plain, "ms", note=f"{rounds} runs of {count} tests")
     ]
-    for kind, target, processes in (("mirrored", 10.0, "1 process"), ("multi_worker_mirrored", 20.0, "2 workers")):
+    kinds = (("mirrored", 5.0 if on_gpu else 10.0, "1 process"), ("multi_worker_mirrored", 20.0, "2 workers"))
+    for kind, target, processes in kinds:
         cost = statistics.median(costs[kind]) * 1e3 - plain
         figures.append(Figure(f"next test in a warm cluster on top of that, {processes}, median", cost, "ms", target))
     return figures
@@ -216,8 +247,10 @@ def main() -> None:
         "--only",
         nargs="+",
         metavar="PART",
-        help="starts, tests, memory, unused, verdicts, equivalence, recording or leaks",
+        help="starts, hosts, tests, memory, unused, verdicts, equivalence, recording or leaks, and, only if they are "
+        "named, smoke and core: tiers of the suite",
     )
+    parser.add_argument("--processes", type=int, default=4, help="of pytest, for the tiers (default: 4)")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu", help="device of the replicas (default: cpu)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
@@ -231,24 +264,26 @@ def main() -> None:
 def report(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Measure the requested parts, and show the figures."""
     started = time.monotonic()
+    on_gpu = options.device == "gpu"
     harness = clusters.warm_harness()
     parts: dict[str, Callable[[], list[Figure]]] = {
-        "starts": lambda: measure_starts(harness, options.rounds),
+        "starts": lambda: (measure_starts_on_gpus if on_gpu else measure_starts)(harness, options.rounds),
         "hosts": lambda: measure_hosts(harness, options.rounds),
-        "tests": lambda: measure_tests(3, options.tests),
+        "tests": lambda: measure_tests(3, options.tests, options.device),
         "memory": lambda: measure_memory(harness),
         "unused": lambda: measure_unused(options.pairs),
         "verdicts": lambda: measure_verdicts(harness, 10),
         "equivalence": lambda: measure_equivalence(harness, 5),
         "recording": lambda: measure_recording(harness),
         "leaks": lambda: measure_leaks(harness, options.clusters) if options.clusters else [],
+        **{tier: partial(measure_tier, options.device, tier, options.processes) for tier in TIERS},
     }
     unknown = set(options.only or ()) - parts.keys()
     if unknown:
         parser.error(f"--only has no part {', '.join(sorted(unknown))}; valid: {', '.join(parts)}")
     figures: list[Figure] = []
     for name, measure in parts.items():
-        if not options.only or name in options.only:
+        if name in options.only if options.only else name not in TIERS:
             measured = measure()
             show(measured)
             figures += measured

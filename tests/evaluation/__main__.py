@@ -23,14 +23,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many check at the same time")
     parser.add_argument("--results", type=Path, default=Path("build/evaluation"), help="where single results are kept")
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page anew")
+    parser.add_argument("--no-page", action="store_true", help="keep the results, and leave the page as it is")
     options = parser.parse_args(arguments)
-    numbers = page.write({})
+    write = page.joined if options.no_page else page.write
+    numbers = write({})
     for part in [] if options.page else options.only:
         print(f"{part} …", flush=True)
         if part == "times":
-            numbers = page.write(measure_times())
+            numbers = write(measure_times())
         else:
-            numbers = page.write(in_processes(part, options.results, options.minutes, options.processes))
+            numbers = write(in_processes(part, options.results, options.minutes, options.processes))
     print(page.page(numbers).split("## Planted")[0])
     return 0
 

@@ -21,13 +21,18 @@ UNKNOWN = "not measured"
 
 def write(measured: dict[str, Any]) -> dict[str, Any]:
     """Put new numbers into the file, and write the page from it. Return all numbers."""
-    numbers = json.loads(NUMBERS.read_text(encoding="utf-8")) if NUMBERS.exists() else {}
-    numbers.update(measured)
+    numbers = joined(measured)
     text = json.dumps(numbers, indent=1, sort_keys=True) + "\n"
     NUMBERS.write_text(text, encoding="utf-8")
     # From the text: the page must be the same whoever writes it from the file.
     PAGE.write_text(page(json.loads(text)), encoding="utf-8")
     return numbers
+
+
+def joined(measured: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of the file with new ones."""
+    numbers: dict[str, Any] = json.loads(NUMBERS.read_text(encoding="utf-8")) if NUMBERS.exists() else {}
+    return {**numbers, **measured}
 
 
 INTRODUCTION = """
