@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.evidence.comparison import Place
 from pytest_ddl.equivalence.evidence.observe import of_kind, shared_steps
@@ -132,7 +131,7 @@ def finding_at(
         worker=place.rank,
         error=place.difference.error,
         tolerance=place.bound.value,
-        fix=(diagnosis.fix if diagnosis else None) or fix_of(cause),
+        fix=diagnosis.fix if diagnosis else None,
         observed=_element(place.difference.actual, place.difference.index),
         expected=_element(place.difference.desired, place.difference.index),
         origin=place.bound.origin,

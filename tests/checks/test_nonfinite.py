@@ -100,7 +100,6 @@ def test_names_what_was_not_synchronized(histories, cause, says):
     assert finding.step == 2
     assert says in finding.message
     assert finding.evidence
-    assert finding.fix
 
 
 def test_the_evidence_says_what_each_replica_did():
@@ -120,7 +119,7 @@ def test_an_overflow_that_keras_does_not_see_is_explained(broken, named):
     (finding,) = result_of(replace(overflowing, ranks=(replace(rank, optimizers=(OF_KERAS,)),))).findings
     assert finding.cause == "non-finite-not-synchronised"
     assert ("looks only at the gradients of the first replica" in finding.evidence) is named
-    assert ("mixed_bfloat16" in finding.fix) is named
+    assert ("mixed_bfloat16" in (finding.fix or "")) is named
 
 
 def test_explains_what_follows_from_it_in_weights_and_replicas():

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import Weights
@@ -292,6 +291,5 @@ def _finding(fault: _Fault, where: str = "") -> Finding:
         cause=CAUSE,
         step=fault.step,
         variable=fault.variable,
-        fix=fix_of(CAUSE),
         evidence=fault.evidence,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.coverage import step_of_batch
 from pytest_ddl.equivalence.evidence.gradients import calls, observed
@@ -62,7 +61,6 @@ def _without_data(finding: Finding, replicas: list[int]) -> Finding:
         finding,
         message=f"{finding.message}: the data of replica {listed} has ended",
         cause=cause,
-        fix=fix_of(cause),
         evidence="the other replicas get as many examples as in the step before",
     )
 
@@ -83,9 +81,7 @@ def _finding(step: int, found: dict[int, int], expected: int, *, trains: bool) -
         cause=cause,
         step=step,
         error=float(abs(total - expected)),
-        fix=fix_of(cause)
-        if trains
-        else "Count the examples of the last batch: neither drop it nor pad it with others.",
+        fix=None if trains else "Count the examples of the last batch: neither drop it nor pad it with others.",
         observed=f"{total} ({parts})",
         expected=str(expected),
         evidence=f"{total / expected:.4g} x the expected number of examples",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, not_applicable, passed
@@ -44,7 +43,6 @@ def _finding(rank: RankRecord, restore: RestoreRecord) -> Finding:
         step=restore.step,
         variable=restore.lost[0] if restore.lost else None,
         worker=rank.rank,
-        fix=fix_of("checkpoint-incomplete"),
         observed=f"{len(restore.lost) + len(restore.absent)} not restored, of {restore.path}",
         expected="all that the program restores is in the file",
         evidence="the values right after the call were compared with those at the time of saving",

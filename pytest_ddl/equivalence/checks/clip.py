@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import Clip, clips_between, close_by, global_norm
@@ -225,7 +224,6 @@ def _finding(violation: _Violation, where: str) -> Finding:
         step=violation.step,
         error=violation.size,
         tolerance=violation.limit,
-        fix=fix_of(violation.cause),
         observed=f"{violation.size:.6g}",
         expected=f"at most {violation.limit:.6g}",
         origin="the limit itself",

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.cause import Fix
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.evidence.comparison import Comparison
@@ -60,7 +59,7 @@ def finding(check: str, found: Mismatch) -> Finding:
         cause=found.cause,
         step=found.step,
         worker=found.rank,
-        fix=found.fix or fix_of(found.cause),
+        fix=found.fix,
         expected="the same collectives in the same order on every rank",
     )
 

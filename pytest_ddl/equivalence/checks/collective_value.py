@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import has_lost_details, replicas_of, shared_steps
 from pytest_ddl.equivalence.findings import CheckResult, Finding
@@ -153,7 +152,6 @@ def _finding(
         replica=part.replica,
         error=abs(float(received) - float(exact)),
         tolerance=bound,
-        fix=fix_of(cause),
         observed=str(received),
         expected=str(exact),
         origin="exact for integers; otherwise one rounding for each addition",

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.coverage import (
@@ -100,7 +99,6 @@ def _altered(found: Coverage, shared: list[int], other: list[int]) -> Finding:
         message=f"the examples have other values than on one device, from step {found.step} on",
         cause=cause,
         step=found.step,
-        fix=fix_of(cause),
         evidence=evidence,
     )
 
@@ -203,7 +201,6 @@ def _finding(found: Coverage, cause: str | None, which: Examples, what: str) -> 
         cause=cause,
         step=found.step,
         error=float(sum(which.values())),
-        fix=fix_of(cause),
         observed=f"{sum(found.theirs.values())} examples, {len(found.theirs)} distinct",
         expected=f"{sum(found.ours.values())} examples, {len(found.ours)} distinct",
         evidence=_some(which),

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.comparison import Comparison
@@ -175,6 +174,6 @@ def _wrong(step: Gradients, tolerance: Tolerance) -> CheckResult:
     for factor, cause in causes.items():
         if step.stage is GradientStage.APPLIED and step.factor(1 / factor) <= max(1.0, 1 / factor):
             evidence = f"their sum is {factor:g} x the gradient of one device, and the update hides it"
-            named = replace(finding, cause=cause, fix=fix_of(cause), evidence=evidence, grounds=Grounds.RECOMPUTED)
+            named = replace(finding, cause=cause, evidence=evidence, grounds=Grounds.RECOMPUTED)
             return failed(CHECK, [named])
     return inconclusive(CHECK, message) if tolerance.perturbed else failed(CHECK, [finding])

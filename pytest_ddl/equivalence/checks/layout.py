@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS
 from pytest_ddl.equivalence.findings import CheckResult, Finding
@@ -88,7 +87,6 @@ def _finding(rank: RankRecord, message: str, observed: str, expected: str, varia
         step=0,
         variable=variable,
         worker=rank.rank,
-        fix=fix_of("layout-wrong"),
         observed=observed,
         expected=expected,
         origin="layouts are exact",

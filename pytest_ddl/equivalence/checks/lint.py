@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import difference
@@ -154,7 +153,6 @@ def _outside_scope(outside: list[VariableRecord], distributed: TrainingRecord) -
         cause="variable-outside-scope",
         step=0,
         variable=names[0],
-        fix=fix_of("variable-outside-scope"),
         observed="not mirrored",
         expected="a component per replica",
         origin="no tolerance: a variable is either mirrored or not",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.checks.collective_log import CONDITIONAL, SHAPE, Mismatch, finding, mismatch
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Symptom
@@ -57,7 +56,6 @@ def _not_in_time(rank: int, error: ErrorRecord) -> Finding:
         symptom=Symptom.HANG.value,
         step=error.step + 1,
         worker=rank,
-        fix=fix_of("deadline-exceeded"),
     )
 
 

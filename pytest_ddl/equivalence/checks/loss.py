@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.bounds import Bound, Decision
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import is_running_mean, shown_by_fit
@@ -182,7 +181,6 @@ def _wrong(
         worker=rank.rank,
         error=abs(actual - desired) if math.isfinite(actual) else math.inf,
         tolerance=bound.value,
-        fix=fix_of(cause),
         observed=f"{actual:.9g}",
         expected=f"{desired:.9g}",
         origin=bound.origin,

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
 from pytest_ddl.equivalence.diagnosis.alike import Wrong, formulas, steps_alike
@@ -155,7 +154,6 @@ def _missing_rows(rank: RankRecord, actual: Returned, right: int) -> Finding:
         step=actual.step,
         variable=actual.name,
         worker=rank.rank,
-        fix=fix_of(cause),
         observed=str(left),
         expected=str(right),
     )
@@ -265,7 +263,7 @@ def _finding(
         error=found.error,
         tolerance=value.bound.value,
         scale=magnitude(value.desired),
-        fix=SPECIAL["parts-of-a-value"] if by_hand else fix_of(cause),
+        fix=SPECIAL["parts-of-a-value"] if by_hand else None,
         observed=found.actual,
         expected=found.desired,
         origin=value.bound.origin,

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.checks.parameter_server import reads_too_early
 from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude, same
@@ -88,7 +87,6 @@ def _frozen_and_updated(reference: TrainingRecord, distributed: TrainingRecord) 
                         cause=cause,
                         step=step,
                         variable=variable.name,
-                        fix=fix_of(cause),
                         evidence="its gradient is taken and applied together with those of trainable weights",
                     )
                 ]
@@ -105,8 +103,7 @@ def _without_reference(reference: TrainingRecord, distributed: TrainingRecord) -
     more = f" (with {len(both) - 1} other variable(s))" if len(both) > 1 else ""
     message = f"{variable.name} has a gradient but never moves, even on one device{more}"
     cause = "variable-did-not-move"
-    fix = fix_of(cause)
-    return [Finding(CHECK, message, cause=cause, step=step, variable=variable.name, fix=fix, evidence=evidence)]
+    return [Finding(CHECK, message, cause=cause, step=step, variable=variable.name, evidence=evidence)]
 
 
 def _replicas_moved(record: TrainingRecord, variable: VariableRecord, steps: int) -> bool | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.diagnosis.afterwards import CAUSE as CHANGED_AFTERWARDS
 from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case
@@ -111,7 +110,6 @@ def _outdated_rate(comparison: Comparison) -> list[Finding]:
                     message,
                     cause=cause,
                     step=step,
-                    fix=fix_of(cause),
                     observed=f"{used:.6g}",
                     expected=f"{shown:.6g}",
                     evidence=evidence,
@@ -137,7 +135,6 @@ def _changed_settings(comparison: Comparison) -> list[Finding]:
                             step=comparison.steps,
                             variable=f"{theirs.type}.{name}",
                             worker=rank.rank,
-                            fix=fix_of(CHANGED_AFTERWARDS),
                             observed=str(actual),
                             expected=str(desired),
                         )

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.summed_updates import all_steps, lost_from_weights, numbers_of_updates
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, is_numeric, show
@@ -123,7 +122,6 @@ def _read_too_early(distributed: TrainingRecord) -> Finding | None:
         variable=variable.name,
         error=found.error,
         tolerance=0.0,
-        fix=fix_of(cause),
         observed=f"{found.actual} when the step was recorded",
         expected=f"{found.desired} after all {_closures(distributed)} closures",
         origin="a weight that nothing changes stays the same",
@@ -148,7 +146,6 @@ def _initial(comparison: Comparison) -> list[Finding]:
                     variable=variable.name,
                     error=found.error,
                     tolerance=bound.value,
-                    fix=fix_of("initial-weights-differ"),
                     origin=bound.origin,
                     a_priori=bound.a_priori,
                     observed=found.actual,
@@ -387,7 +384,7 @@ def _judge(counter: _Counter, actual: Float, expected: tuple[int, int]) -> list[
             variable=counter.variable.name,
             error=abs((fewest if lost else most) - steps),
             tolerance=0.0,
-            fix=SPECIAL["counter-of-keras"] if by_keras else SPECIAL["lost-by-closures"] if lost else fix_of(cause),
+            fix=SPECIAL["counter-of-keras"] if by_keras else SPECIAL["lost-by-closures"] if lost else None,
             observed=count,
             expected=str(steps),
             origin="every step adds the same amount: counts are exact",
@@ -423,7 +420,6 @@ def _stale(rank: RankRecord) -> list[Finding]:
             variable=name,
             error=value,
             tolerance=float(workers),
-            fix=fix_of("staleness-exceeded"),
             approximation=True,
         )
     ]

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import of_kind
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Symptom
@@ -48,7 +47,6 @@ def _finding(cause: str, step: int, message: str, observed: str, expected: str) 
         cause=cause,
         symptom=Symptom.SLOW.value,
         step=step,
-        fix=fix_of(cause),
         observed=observed,
         expected=expected,
     )

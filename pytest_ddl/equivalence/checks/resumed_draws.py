@@ -6,7 +6,6 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.checks.repeats import Draws, by_place, of_operations, shifts
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
@@ -91,7 +90,6 @@ def _of_draw(distributed: TrainingRecord, draw: DrawRecord, step: int, later: in
         step=_interruption(distributed.ranks, step, later),
         replica=draw.replica,
         worker=next((rank.rank for rank in distributed.ranks if draw.replica in rank.replicas), None),
-        fix=fix_of(CAUSE),
         evidence=f"compared: what {draw.op} drew on replica {draw.replica} in both steps; on one device, which goes "
         "straight on, they differ",
         operations=(draw.position,),
@@ -105,7 +103,6 @@ def _of_state(rank: RankRecord, step: int, later: int) -> Finding:
         cause=CAUSE,
         step=_interruption([rank], step, later),
         worker=rank.rank,
-        fix=fix_of(CAUSE),
         evidence="compared: the state of the generator after both steps; on one device, which goes straight on, they "
         "differ",
     )

@@ -234,7 +234,6 @@ def _did_not_run(absent: list[str]) -> Finding:
         cause="rank-did-not-run",
         symptom=Symptom.CRASH.value,
         step=0,
-        fix=fix_of("rank-did-not-run"),
         observed=f"{len(absent)} absent",
         expected="a record of every rank",
     )

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.checks.repeats import Draws, by_place, of_operations, same_seeds, shifts
 from pytest_ddl.equivalence.checks.resumed_draws import crosses, repeats_over_interruptions
 from pytest_ddl.equivalence.evidence.comparison import Comparison
@@ -193,7 +192,6 @@ def _finding(distributed: TrainingRecord, repeats: list[_Repeat], cause: str) ->
         step=min(repeat.steps),
         replica=repeat.replicas[-1],
         worker=next((r.rank for r in distributed.ranks if repeat.replicas[-1] in r.replicas), None),
-        fix=fix_of(cause),
         observed=f"digest {draw.digest:016x} "
         + ("each time" if repeat.always else f"in step {repeat.steps[0]} and in step {repeat.steps[0] + repeat.later}"),
         expected="different numbers on every replica and in every step",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards, not_ended
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case
@@ -90,7 +89,6 @@ def _hidden(comparison: Comparison, hidden: HiddenScale) -> CheckResult:
         variable=name,
         error=hidden.error,
         tolerance=hidden.bound,
-        fix=fix_of(cause),
         evidence="the gradients that the replicas pass to the optimizer were added up as the optimizer does it",
     )
     return failed(CHECK, [finding])
@@ -164,7 +162,7 @@ def _step_counts(reference: TrainingRecord, distributed: TrainingRecord) -> list
             message,
             cause="unequal-steps",
             step=min([*counts.values(), reference.num_steps]) + 1,
-            fix=fix_of("unequal-steps") if len(set(counts.values())) > 1 else SPECIAL["fewer-steps"],
+            fix=None if len(set(counts.values())) > 1 else SPECIAL["fewer-steps"],
             observed=of_ranks,
             expected=str(reference.num_steps),
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Symptom
 from pytest_ddl.equivalence.outcomes import failed, not_applicable, passed
@@ -70,7 +69,6 @@ def _finding(shared: dict[str, dict[int, WriteRecord]], distributed: TrainingRec
         symptom=(Symptom.CRASH if crashed else Symptom.SILENT).value,
         step=min(write.step for write in found.values()),
         worker=max(found),
-        fix=fix_of("unsafe-checkpoint-path"),
         observed=calls + failed_alone,
         expected="each path is written by one rank",
         evidence="ranks that write one path replace each other's files, or leave a mixture of both",

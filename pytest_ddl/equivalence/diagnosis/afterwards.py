@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.state_updates import is_read_on_demand, readings
 from pytest_ddl.equivalence.evidence.arrays import difference, farthest, magnitude
@@ -172,7 +171,7 @@ def _finding(check: str, comparison: Comparison, found: Ending) -> Finding:
         worker=found.rank,
         error=found.error,
         tolerance=found.growth * found.bound.value,
-        fix=SPECIAL["watched-late"] if found.late and cause == CAUSE else fix_of(cause),
+        fix=SPECIAL["watched-late"] if found.late and cause == CAUSE else None,
         origin=found.bound.origin,
         a_priori=found.bound.a_priori,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_ddl.equivalence.causes import CAUSES
+from pytest_ddl.equivalence.causes import CAUSES, fix_of
 from pytest_ddl.equivalence.causes.cause import Fix, Form
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.checks.batch import CHECK as BATCH
@@ -48,14 +48,15 @@ def _fitted(distributed: TrainingRecord) -> Mapping[str, bool] | None:
 
 
 def fix_for(finding: Finding, distributed: TrainingRecord) -> str | None:
-    """Return the variant of a finding's fix for what the program is."""
+    """Return the fix that the check gave a finding, else that of its cause, in the variant for what the program is."""
+    fix = finding.fix or fix_of(finding.cause)
     forms = forms_of(distributed, finding.variable)
     if finding.cause == "state-not-aggregated" and is_moving_statistic(distributed, finding.variable or ""):
         return SPECIAL["moving-statistics"]
     if finding.cause == "gradient-not-aggregated" and _switches_the_sum_off(distributed):
         return SPECIAL["sum-switched-off"]
     averages = any("calls_average_loss" in rank.facts for rank in distributed.ranks)
-    if averages and Form.FIT not in forms and finding.fix is CAUSES["gradient-scaled-by-replica-count"].fix:
+    if averages and Form.FIT not in forms and fix is CAUSES["gradient-scaled-by-replica-count"].fix:
         return SPECIAL["average-of-a-part"]
     if finding.check in (BATCH, COVERAGE) and any("trains_on_batches" in rank.facts for rank in distributed.ranks):
         return SPECIAL["train-on-batch"]
@@ -64,7 +65,7 @@ def fix_for(finding: Finding, distributed: TrainingRecord) -> str | None:
     wrong = finding.cause in ("reported-loss-wrong", "metric-wrong") or (finding.check == LOSS_EQ and divided)
     if shown and wrong and Form.TRAIN_STEP in forms:
         return _LOGS.of(forms)
-    return finding.fix.of(forms) if isinstance(finding.fix, Fix) else finding.fix
+    return fix.of(forms) if isinstance(fix, Fix) else fix
 
 
 def _switches_the_sum_off(distributed: TrainingRecord) -> bool:
