@@ -21,7 +21,7 @@ from pytest_ddl.bench.advice.facts.gains import gain_of
 from pytest_ddl.bench.advice.facts.knobs import KNOBS
 from pytest_ddl.bench.gate.lockstep import calibrate
 from pytest_ddl.bench.launching.launch import launch
-from pytest_ddl.bench.launching.pacing import LATE_TRACES, RESUME_EVERY, Lane, Pacer, PacingError
+from pytest_ddl.bench.launching.pacing import LATE_TRACES, Alternation, Lane, Pacer, PacingError
 from pytest_ddl.bench.launching.ranks import PARTING, BenchError, scratch_folder
 from pytest_ddl.bench.launching.records import Launch
 
@@ -192,35 +192,11 @@ class _Running(threading.Thread):
 
 
 def _turns(lanes: dict[_Running, Lane]) -> dict[_Running, list[tuple[float, ...]]]:
-    deadline = min(each.deadline for each in lanes)
-    for lane in lanes.values():
-        lane.pause()
-
-    paused_at = {id(lane): time.monotonic() for lane in lanes.values()}
-
-    def run_alone(lane: Lane, steps: int, before: int = 1) -> list[float]:
-        others = [other for other in lanes.values() if other is not lane]
-
-        def meanwhile() -> None:
-            for other in others:
-                # Counted over all turns of the others, not within one.
-                if time.monotonic() - paused_at[id(other)] > RESUME_EVERY:
-                    other.resume_briefly()
-                    paused_at[id(other)] = time.monotonic()
-
-        meanwhile()
-        lane.resume()
-        try:
-            # Not timed: caches are cold after a pause, and the buffers of the input pipeline are full.
-            lane.run_block(before, deadline, meanwhile)
-            return lane.run_block(steps, deadline, meanwhile)
-        finally:
-            lane.pause()
-            paused_at[id(lane)] = time.monotonic()
+    run_alone = Alternation(list(lanes.values()), min(each.deadline for each in lanes)).run_alone
 
     def steps_of(each: _Running, lane: Lane) -> int:
-        found = calibrate(lambda lane, count: max(run_alone(lane, count)), (lane,), 1)
-        step = max(run_alone(lane, 2)) / 2
+        found = calibrate(lambda lane, count: max(run_alone(lane, count, 1)), (lane,), 1)
+        step = max(run_alone(lane, 2, 1)) / 2
         return max(found, min(FEWEST_STEPS, math.ceil(MOST_TURN_SECONDS / step)))
 
     steps = {each: steps_of(each, lane) for each, lane in lanes.items()}

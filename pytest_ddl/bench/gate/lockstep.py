@@ -16,7 +16,7 @@ from pytest_ddl.bench.gate.sides import Running, Side, Watch, explained, provena
 from pytest_ddl.bench.gate.target import VersionTarget
 from pytest_ddl.bench.gate.worktrees import held_folder
 from pytest_ddl.bench.launching.machine import Load, Reading, foreign_gpu_processes
-from pytest_ddl.bench.launching.pacing import LATE_TRACES, Lane, Pacer, PacingError
+from pytest_ddl.bench.launching.pacing import LATE_TRACES, Alternation, Lane, Pacer, PacingError
 from pytest_ddl.bench.launching.processes import Processes
 from pytest_ddl.bench.launching.ranks import PARTING
 from pytest_ddl.bench.launching.records import BenchSpec, Launch
@@ -117,28 +117,19 @@ def take_turns(
         return turns
 
 
-class _Pair:
-    """Lanes of both sides, of which one works while the other one is stopped."""
+class _Pair(Alternation):
+    """Lanes of both sides."""
 
     def __init__(self, base: Lane, head: Lane, deadline: float) -> None:
-        self._base, self._head, self._deadline = base, head, deadline
-
-    def _begin(self, lane: Lane) -> Callable[[], None]:
-        """Let a side work. Return what must be called from time to time while it does."""
-        waiting = self._head if lane is self._base else self._base
-        waiting.pause()
-        lane.resume()
-        return waiting.resume_briefly
+        super().__init__((base, head), deadline)
+        self._base = base
 
     def run(self, lane: Lane, steps: int) -> float:
         """Run a block of a side. Return the seconds of its slowest rank."""
-        meanwhile = self._begin(lane)
-        # This block is not timed: after a pause, threads wake up, caches are cold, and the input pipeline stood still.
-        lane.run_block(max(1, steps // SETTLING), self._deadline, meanwhile)
-        return max(lane.run_block(steps, self._deadline, meanwhile))
+        return max(self.run_alone(lane, steps, max(1, steps // SETTLING)))
 
     def run_canary(self, lane: Lane) -> float:
-        return lane.run_canary(CANARY_CALLS, self._deadline, self._begin(lane))
+        return lane.run_canary(CANARY_CALLS, self.deadline, self.begin(lane))
 
     def run_group(self, order: Sequence[Lane], turns: Turns) -> None:
         """Run blocks in this order and add what they give, unless a side traced."""

@@ -14,7 +14,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,6 +183,43 @@ class Lane:
         self.resume()
         for line in self._lines.values():
             line.close()
+
+
+class Alternation:
+    """Lanes of several launches that are alive together, of which one works while the others are stopped."""
+
+    def __init__(self, lanes: Sequence[Lane], deadline: float) -> None:
+        self._lanes, self.deadline = lanes, deadline
+        self._stopped_at: dict[int, float] = {}
+
+    def begin(self, lane: Lane) -> Callable[[], None]:
+        """Let one launch work. Return what must be called from time to time while it does."""
+        others = [other for other in self._lanes if other is not lane]
+
+        def resume_briefly(least: float = 0.0) -> None:
+            for other in others:
+                # Counted over all turns of the others, not within one.
+                if time.monotonic() - self._stopped_at[id(other)] >= least:
+                    other.resume_briefly()
+                    self._stopped_at[id(other)] = time.monotonic()
+
+        for other in others:
+            other.pause()
+            self._stopped_at.setdefault(id(other), time.monotonic())
+        resume_briefly(RESUME_EVERY)
+        lane.resume()
+        self._stopped_at.pop(id(lane), None)
+        return resume_briefly
+
+    def run_alone(self, lane: Lane, steps: int, before: int) -> list[float]:
+        """Run a block of one launch, and return its seconds by rank.
+
+        :param before: steps of a block before it, which is not timed: after a pause, threads wake up, caches are cold,
+            and the buffers of the input pipeline are full.
+        """
+        meanwhile = self.begin(lane)
+        lane.run_block(before, self.deadline, meanwhile)
+        return lane.run_block(steps, self.deadline, meanwhile)
 
 
 class Pacer:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_ddl.bench.advice import turns
+from pytest_ddl.bench.launching import pacing
 
 
 class Clock:
@@ -54,7 +55,8 @@ def taken(
     monkeypatch: pytest.MonkeyPatch, traces_after: set[int] | None = None, **steps: float
 ) -> tuple[dict[str, list[tuple[float, ...]]], list[str]]:
     clock, log = Clock(), []  # type: ignore[var-annotated]
-    monkeypatch.setattr(turns, "time", clock)
+    for module in (turns, pacing):
+        monkeypatch.setattr(module, "time", clock)
     lanes: Any = {Launched(): FakeLane(name, clock, step, log) for name, step in steps.items()}
     for lane in lanes.values():
         lane.traces_after = traces_after or set()
