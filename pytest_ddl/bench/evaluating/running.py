@@ -59,8 +59,6 @@ class EvaluationPart:
     name: str
     """Text of the progress line."""
     run: Callable[[Evaluation], Evaluation]
-    is_further: bool = False
-    """True for a part that was not planned, because only results show that it is needed."""
 
 
 class EvaluationRunner:
@@ -90,104 +88,81 @@ class EvaluationRunner:
         :raises EvaluationError: if one device cannot train, so that there is nothing to compare with.
         :raises UsageError: if the program does not report the number that is to be compared.
         """
-        started, before = time.monotonic(), evaluation.seconds
-        self._now = evaluation  # the results so far
+        started, before, done = time.monotonic(), evaluation.seconds, 0
         self._tell_skipped(evaluation)
-        total = self._remaining(evaluation)
         try:
-            for part in self._parts():
-                done = total - self._remaining(self._now)
-                total += part.is_further
-                self._tell(f"[{done + 1}/{total}] {part.name}{_time_left(time.monotonic() - started, done, total)}")
-                found = part.run(self._now)
-                self._now = replace(found, seconds=before + time.monotonic() - started)
-                self._keep(self._now)
+            while missing := list(self._missing(evaluation)):
+                total = done + len(missing)
+                self._tell(
+                    f"[{done + 1}/{total}] {missing[0].name}{_time_left(time.monotonic() - started, done, total)}"
+                )
+                found = missing[0].run(evaluation)
+                evaluation = replace(found, seconds=before + time.monotonic() - started)
+                self._keep(evaluation)
+                done += 1
         finally:
             self._end_trainer()
-        self._now = replace(self._now, complete=True)
-        self._keep(self._now)
-        return self._now
+        evaluation = replace(evaluation, complete=True)
+        self._keep(evaluation)
+        return evaluation
 
     # -- the parts, in order ---------------------------------------------------------------------
 
-    def _parts(self) -> Iterator[EvaluationPart]:
-        """Yield the parts that are missing. Each is decided when the parts before it are done."""
-        yield from self._reference_parts()
-        for cell in self._now.cells:
+    def _missing(self, now: Evaluation) -> Iterator[EvaluationPart]:
+        """Yield the parts that are missing, as far as the results so far show it."""
+        yield from self._reference_parts(now)
+        for cell in now.cells:
             if not cell.reason and not cell.is_reference:
-                yield from self._cell_parts(cell)
-        self._end_trainer()
-        yield from self._launch_parts()
+                yield from self._cell_parts(now, cell)
+        yield from self._launch_parts(now)
         for batch in self._plan.batch_sizes:
-            if batch in self._now.swept or self._now.sweep_failure:
-                continue
-            yield EvaluationPart(f"steps to the target with a batch of {batch}", partial(self._swept, batch=batch))
+            if batch not in now.swept and not now.sweep_failure:
+                yield EvaluationPart(f"steps to the target with a batch of {batch}", partial(self._swept, batch=batch))
 
-    def _remaining(self, evaluation: Evaluation) -> int:
-        """Return how many parts are missing, as far as this is known."""
-        plan = self._plan
-        runnable = [cell for cell in evaluation.cells if not cell.reason]
-        comparisons = [
-            cell for cell in runnable if not cell.is_reference and self._is_open(evaluation, cell, "comparing")
-        ]
-        trainings = sum(
-            plan.seeds - len(evaluation.curves_of(cell.variant, cell.batch))
-            for cell in runnable
-            if "training" not in evaluation.failures.get(cell.variant, {})
-        )
-        references = 0
-        for batch in self._reference_batches(evaluation):
-            if batch != self._reference(evaluation).batch:
-                references += plan.seeds - len(evaluation.curves_of(REFERENCE, batch))
-            references += len(self._seeds[:MOVED]) - len(evaluation.curves_of(REFERENCE, batch, moved=True))
-        launches = sum(
-            max(0, plan.launches - self._launched(evaluation, cell))
-            for cell in runnable
-            if _can_be_measured(evaluation, cell)
-        )
-        sweep = [] if evaluation.sweep_failure else [one for one in plan.batch_sizes if one not in evaluation.swept]
-        return len(comparisons) + trainings + references + launches + len(sweep)
-
-    def _reference_parts(self) -> Iterator[EvaluationPart]:
+    def _reference_parts(self, now: Evaluation) -> Iterator[EvaluationPart]:
         """Train one device with the global batch of every cell, and once more with moved data."""
-        reference = self._reference(self._now)
-        for batch in self._reference_batches(self._now):
-            for seed, moved in [
-                *((seed, False) for seed in self._seeds),
-                *((seed, True) for seed in self._seeds[:MOVED]),
-            ]:
-                known = {one.seed for one in self._now.curves_of(REFERENCE, batch, moved=moved)}
-                if seed not in known:
-                    what = ", data moved by rounding" if moved else ""
-                    yield EvaluationPart(
-                        f"{REFERENCE}: training with a batch of {batch}, seed {seed}{what}",
-                        partial(self._reference_trained, cell=reference, batch=batch, seed=seed, moved=moved),
-                    )
+        reference = next(cell for cell in now.cells if cell.is_reference)
+        batches = [reference.batch, *(cell.batch for cell in now.cells if not cell.reason)]
+        for batch in dict.fromkeys(batches):
+            for seeds, moved, what in (
+                (self._seeds, False, ""),
+                (self._seeds[:MOVED], True, ", data moved by rounding"),
+            ):
+                known = {one.seed for one in now.curves_of(REFERENCE, batch, moved=moved)}
+                for seed in seeds:
+                    if seed not in known:
+                        yield EvaluationPart(
+                            f"{REFERENCE}: training with a batch of {batch}, seed {seed}{what}",
+                            partial(self._reference_trained, cell=reference, batch=batch, seed=seed, moved=moved),
+                        )
 
-    def _cell_parts(self, cell: EvaluatedCell) -> Iterator[EvaluationPart]:
-        if self._is_open(self._now, cell, "comparing"):
+    def _cell_parts(self, now: Evaluation, cell: EvaluatedCell) -> Iterator[EvaluationPart]:
+        failed = now.failures.get(cell.variant, {})
+        if cell.variant not in now.verdicts and "comparing" not in failed:
             yield EvaluationPart(f"{cell.variant}: comparing with one device", partial(self._compared, cell=cell))
+        known = {one.seed for one in now.curves_of(cell.variant, cell.batch)}
         for seed in self._seeds:
-            known = {one.seed for one in self._now.curves_of(cell.variant, cell.batch)}
-            if seed not in known and "training" not in self._now.failures.get(cell.variant, {}):
+            if seed not in known and "training" not in failed:
                 yield EvaluationPart(
                     f"{cell.variant}: training with seed {seed}", partial(self._trained, cell=cell, seed=seed)
                 )
 
-    def _launch_parts(self) -> Iterator[EvaluationPart]:
+    def _launch_parts(self, now: Evaluation) -> Iterator[EvaluationPart]:
         """Measure all cells in turns, so that a slow phase of the machine affects all of them."""
-        for number in range(1, self._plan.launches + 1):
-            for cell in self._now.cells:
-                if _can_be_measured(self._now, cell) and self._launched(self._now, cell) < number:
-                    name = f"{cell.variant}: measuring launch {number} of {self._plan.launches}"
+        launched = {cell: sum(one.strategy == cell.variant for one in now.launches) for cell in now.cells}
+        planned, complete = self._plan.launches, True
+        for number in range(1, planned + 1):
+            for cell in now.cells:
+                if _can_be_measured(now, cell) and launched[cell] < number:
+                    complete = False
+                    name = f"{cell.variant}: measuring launch {number} of {planned}"
                     yield EvaluationPart(name, partial(self._measured, cell=cell))
         # A disturbed launch would leave its cell without a place among the others.
-        for number in range(self._plan.launches + 1, self._plan.launches + MORE_LAUNCHES + 1):
-            disturbed = set(noisy(self._now)) - self._given_up
-            for cell in self._now.cells:
-                if cell.variant in disturbed and self._launched(self._now, cell) < number:
-                    name = f"{cell.variant}: measuring launch {number}, because the others differ"
-                    yield EvaluationPart(name, partial(self._measured_again, cell=cell), is_further=True)
+        disturbed = set(noisy(now)) - self._given_up if complete else set()
+        for cell in sorted((cell for cell in now.cells if cell.variant in disturbed), key=launched.__getitem__):
+            if launched[cell] < planned + MORE_LAUNCHES:
+                name = f"{cell.variant}: measuring launch {launched[cell] + 1}, because the others differ"
+                yield EvaluationPart(name, partial(self._measured_again, cell=cell))
 
     # -- what a part does ------------------------------------------------------------------------
 
@@ -253,6 +228,7 @@ class EvaluationRunner:
         from pytest_ddl.bench.launching.launch import launch
         from pytest_ddl.cluster.cluster import ClusterError
 
+        self._end_trainer()
         cores = cores_for(self._harness, cell, evaluation.cells)
         spec = self._harness.registry.parse_variant(cell.variant)
         try:
@@ -320,20 +296,6 @@ class EvaluationRunner:
     @property
     def _seeds(self) -> range:
         return range(self._plan.first_seed, self._plan.first_seed + self._plan.seeds)
-
-    def _reference(self, evaluation: Evaluation) -> EvaluatedCell:
-        return next(cell for cell in evaluation.cells if cell.is_reference)
-
-    def _reference_batches(self, evaluation: Evaluation) -> list[int]:
-        """Return the global batch sizes of all cells, that of the reference first."""
-        batches = [self._reference(evaluation).batch, *(cell.batch for cell in evaluation.cells if not cell.reason)]
-        return list(dict.fromkeys(batches))
-
-    def _is_open(self, evaluation: Evaluation, cell: EvaluatedCell, part: str) -> bool:
-        return cell.variant not in evaluation.verdicts and part not in evaluation.failures.get(cell.variant, {})
-
-    def _launched(self, evaluation: Evaluation, cell: EvaluatedCell) -> int:
-        return sum(one.strategy == cell.variant for one in evaluation.launches)
 
     def _tell_skipped(self, evaluation: Evaluation) -> None:
         for cell in evaluation.cells:
