@@ -9,7 +9,7 @@ from pytest_ddl.bench.forecasting.evidence import efficiencies
 from pytest_ddl.bench.forecasting.model import TERMS
 from pytest_ddl.bench.forecasting.predicting import LEVEL, Forecast
 from pytest_ddl.bench.metrics.registry import statistics_package
-from pytest_ddl.web.drawing import ALL, GREY, INK, MANY, PLOT_STYLE, SINGLE, STEADY
+from pytest_ddl.web.drawing import ALL, GREY, INK, MANY, SINGLE, STEADY, save
 
 COLORS = {
     "compute": SINGLE,
@@ -30,14 +30,14 @@ def draw(forecast: Forecast, path: Path) -> None:
     :raises OSError: if the file cannot be written.
     :raises ValueError: if matplotlib does not know the suffix.
     """
-    matplotlib = statistics_package("matplotlib")
-    figure_class = statistics_package("matplotlib.figure").Figure
-    with matplotlib.rc_context(PLOT_STYLE):
-        figure = figure_class(figsize=(10, 4.2), layout="constrained")
+    statistics_package("matplotlib")
+
+    def drawing(figure: Any) -> None:
         left, right = figure.subplots(1, 2)
         _efficiency(left, forecast)
         _terms(right, forecast)
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+    save(drawing, path)
 
 
 def _efficiency(axes: Any, forecast: Forecast) -> None:

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from pytest_ddl.bench.launching.devices import own_devices
+from pytest_ddl.bench.launching.machine import gpu_handles, own_devices
 from pytest_ddl.bench.launching.records import EnergyReading
 from pytest_ddl.installing import install_line
 
@@ -56,20 +56,6 @@ class EnergySource(Protocol):
 
     def close(self) -> None:
         """Release what :meth:`open` acquired."""
-
-
-def gpu_handles(nvml: Any, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return NVML's handles of the GPUs that ``CUDA_VISIBLE_DEVICES`` allows, by their numbers or UUIDs.
-
-    :raises pynvml.NVMLError: if NVML does not know one of them.
-    """
-    text = environ.get("CUDA_VISIBLE_DEVICES")
-    if text is None:
-        names = [str(index) for index in range(nvml.nvmlDeviceGetCount())]
-    else:
-        names = [name.strip() for name in text.split(",") if name.strip() and name.strip() != "-1"]
-    by_number, by_uuid = nvml.nvmlDeviceGetHandleByIndex, nvml.nvmlDeviceGetHandleByUUID
-    return {name: by_number(int(name)) if name.isdigit() else by_uuid(name) for name in names}
 
 
 class Nvml:

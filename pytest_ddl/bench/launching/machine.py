@@ -1,4 +1,4 @@
-"""Describe the machine on which a measurement runs, and measure how much other programs use it."""
+"""Describe the machine and the devices on which a measurement runs, and measure how much other programs use it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pytest_ddl.json_records import JsonRecord
 
@@ -178,8 +178,6 @@ def foreign_gpu_processes(own: Collection[int]) -> tuple[str, ...]:
 
     The list is empty if NVML is not installed. GPUs that ``CUDA_VISIBLE_DEVICES`` hides do not matter.
     """
-    from pytest_ddl.bench.launching.energy import gpu_handles
-
     try:
         pynvml = import_module("pynvml")
     except ImportError:
@@ -233,3 +231,37 @@ def _stalled(proc: Path) -> float | None:
         return int(line.rpartition("total=")[2]) / 1e6
     except (OSError, ValueError):
         return None
+
+
+def own_devices(kind: str) -> list[str]:
+    """Return the short names of this process's logical devices of a kind, for example ``["GPU:0", "GPU:1"]``.
+
+    In a cluster, ``tf.config.list_logical_devices`` also has the devices of all other tasks (TF 2.21). Their memory
+    cannot be read here, and waiting for them raises an ``InternalError``.
+
+    :param kind: ``CPU`` or ``GPU``.
+    """
+    import tensorflow as tf
+
+    own = tf.DeviceSpec.from_string(tf.constant(0).device)
+    found = [tf.DeviceSpec.from_string(device.name) for device in tf.config.list_logical_devices(kind)]
+    return [
+        f"{device.device_type}:{device.device_index}"
+        for device in found
+        # Without a cluster, the names have no job.
+        if device.job is None or (device.job, device.task) == (own.job, own.task)
+    ]
+
+
+def gpu_handles(nvml: Any, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return NVML's handles of the GPUs that ``CUDA_VISIBLE_DEVICES`` allows, by their numbers or UUIDs.
+
+    :raises pynvml.NVMLError: if NVML does not know one of them.
+    """
+    text = environ.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        names = [str(index) for index in range(nvml.nvmlDeviceGetCount())]
+    else:
+        names = [name.strip() for name in text.split(",") if name.strip() and name.strip() != "-1"]
+    by_number, by_uuid = nvml.nvmlDeviceGetHandleByIndex, nvml.nvmlDeviceGetHandleByUUID
+    return {name: by_number(int(name)) if name.isdigit() else by_uuid(name) for name in names}

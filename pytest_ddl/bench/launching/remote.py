@@ -6,19 +6,18 @@ import gc
 import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.launching import counting
-from pytest_ddl.bench.launching.devices import own_devices
 from pytest_ddl.bench.launching.energy import EnergyMeter
 from pytest_ddl.bench.launching.exchange import ITEM, in_a_row
-from pytest_ddl.bench.launching.machine import host_identity
+from pytest_ddl.bench.launching.machine import host_identity, own_devices
 from pytest_ddl.bench.launching.pinning import first_replica, pinned
 from pytest_ddl.bench.launching.records import NOT_ASKED, Counters, EnergyReading, RankTiming
 from pytest_ddl.bench.launching.stopwatch import Stopwatch
-from pytest_ddl.cluster.worker import current_rank
+from pytest_ddl.cluster.worker import own_rank
 from pytest_ddl.training import environment
 from pytest_ddl.training.run import Run
 from pytest_ddl.training.settings import RunSettings
@@ -57,11 +56,8 @@ class RankResult:
 
 def measure_training(train: Callable[[Any], Any], settings: RunSettings, orders: LaunchOrders) -> RankResult:
     """Run and measure a training function on this rank."""
-    context = current_rank()
-    assert context is not None
-    folder = Path(settings.tmp_path) / f"rank-{context.rank}"
-    folder.mkdir(parents=True, exist_ok=True)
-    settings = replace(settings, rank_path=str(folder))
+    context = own_rank()
+    settings = settings.of_rank(context.rank)
     local = max(1, context.num_replicas // context.num_ranks)
     # Energy counters cover the whole machine, so only one rank reads them.
     meter = EnergyMeter() if orders.energy and context.rank == 0 else None

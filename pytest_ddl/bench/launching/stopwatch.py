@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pytest_ddl.bench.launching.devices import own_devices
 from pytest_ddl.bench.launching.executions import Executions
+from pytest_ddl.bench.launching.machine import own_devices
 from pytest_ddl.bench.launching.pacing import Paced
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.strategies.base import RankContext

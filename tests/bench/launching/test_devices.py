@@ -6,7 +6,7 @@ import pytest
 
 from pytest_ddl import current_rank
 from pytest_ddl.bench.launching import stopwatch
-from pytest_ddl.bench.launching.devices import own_devices
+from pytest_ddl.bench.launching.machine import own_devices
 
 
 @pytest.mark.ddl(strategies=["all"])
