@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.protocol import RequestKind
-from pytest_ddl.cluster.worker import current_rank
+from pytest_ddl.cluster.worker import own_rank
 from pytest_ddl.equivalence.runs.comparer import Comparer
 from pytest_ddl.equivalence.runs.question import Question
 from pytest_ddl.harness import Harness
@@ -104,8 +104,7 @@ def _subject(strategy: Any, run: Any) -> tuple[Any, Any]:
 
 def steps_in_turns(rounds: int, steps: int, folder: str) -> dict[str, list[float]]:
     """On a rank: seconds between steps, bare, in a run that observes nothing, and in one that records all."""
-    context = current_rank()
-    assert context is not None
+    context = own_rank()
     found: dict[str, list[float]] = {"bare": [], "unobserved": [], "recorded": []}
     for _ in range(rounds):
         for kind, known in found.items():

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_ddl.cluster.worker import current_rank
+from pytest_ddl.cluster.worker import own_rank
 from pytest_ddl.training import environment
 from pytest_ddl.training.listener import StepListener
 from pytest_ddl.training.run import Run
@@ -115,8 +115,7 @@ class _Silent(StepListener):
 
 def train(images: Images, setting: Setting, settings: RunSettings) -> Course:
     """Train on this rank, or on the workers of this coordinator."""
-    context = current_rank()
-    assert context is not None
+    context = own_rank()
     with environment.prepared(settings, context.rank):
         run = Run(settings, context, _Silent())
         return synchronously(run, images, setting) if setting.mode == SYNCHRONOUS else delayed(run, images, setting)

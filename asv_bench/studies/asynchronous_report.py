@@ -16,8 +16,9 @@ from asv_bench.studies.published import BATCHES, SLOW_AND_STALE, published_table
 from asv_bench.studies.published import DOWNPOUR as PUBLISHED_DOWNPOUR
 from asv_bench.studies.published import SYNCHRONOUS as PUBLISHED_SYNCHRONOUS
 from asv_bench.studies.report import Report
+from pytest_ddl.bench.launching.course import steps_to
 from pytest_ddl.bench.metrics.estimates import interval
-from pytest_ddl.bench.training_to_target import LossCurve, StepsToTarget
+from pytest_ddl.bench.training_to_target import StepsToTarget
 from pytest_ddl.web.results import NONE, Table
 
 NOT_SEPARATED = "not separated"
@@ -62,10 +63,8 @@ def at_target(course: Course, target: float, window: int) -> tuple[int, float] |
 
     :param window: examples over which the loss is averaged, so that all modes average over the same number.
     """
-    curve = LossCurve(None, target, max(1, -(-window // course.examples_per_update)))
-    for loss in course.losses:
-        curve.end_step(loss)
-    return None if curve.reached is None else (curve.reached, course.seconds[curve.reached - 1])
+    reached = steps_to(course.losses, target, max(1, -(-window // course.examples_per_update)))
+    return None if reached is None else (reached, course.seconds[reached - 1])
 
 
 def faster(cell: Cell, other: Cell, *, level: float = LEVEL) -> str:

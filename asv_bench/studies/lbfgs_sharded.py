@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from asv_bench.studies.lbfgs_method import Problem, Trace, Vector, minimize, put_back
-from pytest_ddl.cluster.worker import current_rank
+from pytest_ddl.cluster.worker import own_rank
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,7 @@ class RankCourse:
 
 def solve(orders: Orders) -> RankCourse:
     """Minimize on this rank; all ranks run the same coordinator, and get the same numbers from their collectives."""
-    context = current_rank()
-    assert context is not None
+    context = own_rank()
     began = time.perf_counter()
     machine = ShardedMachine(context.strategy, orders.problem)
     # Two iterations trace all functions, so that no time of an iteration includes tracing.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ddl.cluster.worker import current_rank
+from pytest_ddl.cluster.worker import own_rank
 from pytest_ddl.training import values
 
 RATE, MOMENTUM = 0.01, 0.9
@@ -79,8 +79,7 @@ def bytes_on_devices(width: int) -> dict[str, int]:
     import tensorflow as tf
     from tensorflow.experimental import dtensor
 
-    context = current_rank()
-    assert context is not None
+    context = own_rank()
     model, optimizer = build(context.strategy, width)
     found: Counter[str] = Counter()
     for item in (*model.variables, *optimizer.variables):

@@ -12,7 +12,7 @@ from pytest_ddl.bench.launching.exchange import ITEM, exchanged, in_a_row
 from pytest_ddl.bench.launching.machine import machine_facts
 from pytest_ddl.bench.launching.pinning import cores_per_replica, first_replica, pinned, pinned_environ
 from pytest_ddl.bench.metrics.communication import CollectiveTiming, replayed_communication_time
-from pytest_ddl.cluster.worker import current_rank
+from pytest_ddl.cluster.worker import own_rank
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 __all__ = ["CollectiveTiming", "measure_collectives", "replayed_communication_time"]
@@ -107,8 +107,7 @@ def time_collectives(
 
     :raises AssertionError: if a collective gives a wrong result.
     """
-    context = current_rank()
-    assert context is not None
+    context = own_rank()
     local = max(1, context.num_replicas // context.num_ranks)
     with pinned(first_replica(context.rank, local), local, cores):
         found = {}

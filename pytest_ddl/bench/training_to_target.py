@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import functools
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_ddl.bench.launching.course import CourseToTarget, run_course
 from pytest_ddl.bench.launching.records import SEED
 from pytest_ddl.bench.metrics.batch_size import BatchScaling, batch_regimes
 from pytest_ddl.bench.metrics.registry import NoNumberError
-from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.strategies.base import StrategyDefinition, capabilities_of
 from pytest_ddl.strategies.registry import StrategyRegistry
 from pytest_ddl.strategies.spec import StrategySpec
-from pytest_ddl.training import environment, values
-from pytest_ddl.training.fitting import RUNNING_MEAN
-from pytest_ddl.training.listener import StepListener
-from pytest_ddl.training.run import Run
 from pytest_ddl.training.settings import RunSettings
 
 
@@ -185,59 +180,14 @@ def run_trial(
 
     Return the steps to the target or ``None``, the number of steps that were run, and the last smoothed loss.
     """
-    context = current_rank()
-    assert context is not None
     assert settings.global_batch_size is not None
-    with environment.prepared(settings, context.rank):
-        curve = LossCurve(settings.steps, target, max(1, -(-window // settings.global_batch_size)))
-        train(Run(settings, context, curve))
-    if not curve.losses:
+    length = max(1, -(-window // settings.global_batch_size))
+    course = run_course(train, settings, lambda context: CourseToTarget(context, settings.steps, target, length))
+    if not course.losses:
         raise ValueError(
             "the training function reported no loss: train with run.steps, or run.record(loss=…) after each step"
         )
-    return curve.reached, len(curve.losses), curve.smoothed
-
-
-class LossCurve(StepListener):
-    """Listener that keeps the loss of every step, and stops the run at the target or after ``max_steps``."""
-
-    def __init__(self, max_steps: int | None, target: float, window: int) -> None:
-        self._max_steps, self._target, self._window = max_steps, target, window
-        self.losses: list[float] = []
-        self.reached: int | None = None
-        """Step at which the smoothed loss reached the target."""
-
-    @property
-    def completed(self) -> int:
-        return len(self.losses)
-
-    @property
-    def smoothed(self) -> float:
-        """Mean loss over the window; NaN if a loss in it is not finite."""
-        last = self.losses[-self._window :]
-        return math.fsum(last) / len(last) if all(map(math.isfinite, last)) else math.nan
-
-    @property
-    def reached_limit(self) -> bool:
-        diverged = bool(self.losses) and not math.isfinite(self.losses[-1])
-        used_up = self._max_steps is not None and self.completed >= self._max_steps
-        return self.reached is not None or diverged or used_up
-
-    def end_step(
-        self, loss: Any = None, shown: Mapping[str, Any] | None = None, traces: int | None = None, left: int = 0
-    ) -> float | None:
-        if RUNNING_MEAN in (shown or {}):
-            raise ValueError(
-                "Keras shows the mean loss over the epoch so far, not the loss of a step: train with run.steps, or "
-                "with run.batches and run.record(loss=…)"
-            )
-        number = values.scalar(loss)
-        if number is None:
-            raise ValueError("a step has no loss: give run.record(loss=…) one number, or return it from train_step")
-        self.losses.append(number)
-        if self.reached is None and len(self.losses) >= self._window and self.smoothed <= self._target:
-            self.reached = len(self.losses)
-        return number
+    return course.reached, course.completed, course.averaged
 
 
 def _rates(

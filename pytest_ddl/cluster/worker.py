@@ -56,14 +56,22 @@ def current_rank() -> RankContext | None:
     return _current
 
 
-def current_strategy() -> Any:
-    """Return the strategy of the rank in which this code runs.
+def own_rank() -> RankContext:
+    """Return the rank in which this code runs.
 
     :raises RuntimeError: outside a rank.
     """
     if _current is None:
         raise RuntimeError("there is no current strategy: this code does not run in a rank of a cluster")
-    return _current.strategy
+    return _current
+
+
+def current_strategy() -> Any:
+    """Return the strategy of the rank in which this code runs.
+
+    :raises RuntimeError: outside a rank.
+    """
+    return own_rank().strategy
 
 
 class Worker:

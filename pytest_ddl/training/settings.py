@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from pytest_ddl.records import Array
 from pytest_ddl.run_facts import Call, ReadsOfCall
@@ -95,7 +96,7 @@ class RunSettings:
     tmp_path: str = ""
     """Folder that all ranks of a run share."""
     rank_path: str = ""
-    """Folder that only this rank uses. The worker sets it."""
+    """Folder that only this rank uses; see :meth:`of_rank`."""
     attempt: int = 1
     """1 for the first call of the function, 2 for the call in a fresh cluster after ``run.restart()``."""
     slices: tuple[tuple[int, tuple[int, ...]], ...] = ()
@@ -164,3 +165,9 @@ class RunSettings:
     not compared step by step."""
     staleness: bool = False
     """True to count, for each overlapping step, the other steps that end between its begin and its end."""
+
+    def of_rank(self, rank: int) -> RunSettings:
+        """Return the settings of one rank, with a folder that only this rank uses."""
+        folder = Path(self.tmp_path) / f"rank-{rank}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return replace(self, rank_path=str(folder))

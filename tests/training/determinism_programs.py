@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from training_programs import make
 
-from pytest_ddl.cluster.worker import current_rank
+from pytest_ddl.cluster.worker import own_rank
 from pytest_ddl.records import RankRecord
 from pytest_ddl.strategies.adapter import is_deterministic
 from pytest_ddl.training.execute import execute
@@ -23,8 +23,7 @@ from pytest_ddl.training.settings import RunSettings
 
 def as_on_a_gpu(train: Callable[[Any], None]) -> tuple[RankRecord, bool]:
     """The record of a program whose rank says that it has a GPU, and whether operations are deterministic later."""
-    context = current_rank()
-    assert context is not None
+    context = own_rank()
     record = execute(train, RunSettings(is_reference=True), replace(context, device="gpu"), OBSERVERS)
     return record, is_deterministic()
 

@@ -19,7 +19,7 @@ from pytest_ddl.bench.launching.pinning import first_replica, pinned
 from pytest_ddl.bench.launching.records import EnergyReading
 from pytest_ddl.bench.launching.remote import peak_bytes
 from pytest_ddl.bench.launching.stopwatch import synchronize
-from pytest_ddl.cluster.worker import current_rank
+from pytest_ddl.cluster.worker import own_rank
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import environment, values
 from pytest_ddl.training.listener import StepListener
@@ -161,8 +161,7 @@ class EpochRecorder(StepListener):
 
 def run_epochs(train: Callable[[Any], Any], settings: RunSettings, orders: Orders) -> RankAnswer:
     """Run a training function on this rank to its end, and time its epochs."""
-    context = current_rank()
-    assert context is not None
+    context = own_rank()
     local = max(1, context.num_replicas // context.num_ranks)
     # The counters give the energy of the whole machine, so only one rank reads them.
     meter = EnergyMeter() if context.rank == 0 else None

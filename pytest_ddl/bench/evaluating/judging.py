@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_ddl.bench.evaluating.records import REFERENCE, EvaluatedCell, Evaluation, TrainingCurve
+from pytest_ddl.bench.launching import course
 from pytest_ddl.bench.metrics.registry import statistics_package
 
 LEVEL = 0.95
@@ -76,11 +77,7 @@ def smoothed(curve: TrainingCurve, step: int, window: int) -> float | None:
     """
     if curve.running_mean:
         return curve.losses[step - 1] if step else None
-    length = max(1, -(-window // curve.batch))
-    found = [loss for loss in curve.losses[max(0, step - length) : step] if loss is not None]
-    if len(found) < min(length, step) or not found:
-        return None
-    return math.fsum(found) / len(found) if all(map(math.isfinite, found)) else math.nan
+    return course.averaged(curve.losses[:step], max(1, -(-window // curve.batch)))
 
 
 def steps_to(curve: TrainingCurve, target: float, window: int) -> int | None:
@@ -92,13 +89,7 @@ def steps_to(curve: TrainingCurve, target: float, window: int) -> int | None:
         ends = [end for _start, end in curve.epochs]
         shown = ((end, curve.losses[end - 1]) for end in ends)
         return next((end for end, loss in shown if loss is not None and loss <= target), None)
-    length = max(1, -(-window // curve.batch))
-    # A loss that is missing or not finite keeps the target out of reach while it is in the window.
-    usable = [loss if loss is not None and math.isfinite(loss) else math.inf for loss in curve.losses]
-    for step in range(length, curve.steps + 1):
-        if math.fsum(usable[step - length : step]) <= target * length:
-            return step
-    return None
+    return course.steps_to(curve.losses, target, max(1, -(-window // curve.batch)))
 
 
 def default_target(reference: Sequence[TrainingCurve], window: int) -> float | None:

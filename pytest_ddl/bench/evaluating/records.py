@@ -59,15 +59,11 @@ class TrainingCurve:
     """Global batch size in examples."""
     seed: int
     losses: tuple[float | None, ...]
-    """Loss of each step; ``None`` if the program does not report one number."""
+    """As the further fields: see :class:`pytest_ddl.bench.launching.course.RankCourse`."""
     marks: tuple[int, ...] = ()
-    """Steps after which a loop over the data, or an epoch of ``fit``, began; the first is 0."""
     values: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
-    """Name -> (completed steps, number) of each number that the program reported."""
     running_mean: bool = False
-    """True if the losses are those that Keras shows: means over the epoch so far."""
     staleness: Mapping[str, int] | None = None
-    """Other steps that ended while a step ran -> number of such steps; ``None`` if steps do not overlap."""
     moved: bool = False
     """True if every number of the data was moved by one unit in the last place, to measure the effect of rounding."""
 

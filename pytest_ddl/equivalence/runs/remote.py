@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from pytest_ddl.cluster.worker import current_rank
+from pytest_ddl.cluster.worker import own_rank
 from pytest_ddl.records import RankRecord
 from pytest_ddl.training.execute import execute
 from pytest_ddl.training.observers.registry import OBSERVERS
@@ -16,8 +14,5 @@ from pytest_ddl.training.settings import RunSettings
 
 def run_training(train: Callable[[Any], Any], settings: RunSettings) -> RankRecord:
     """Run a training function on this rank and return its record."""
-    context = current_rank()
-    assert context is not None
-    folder = Path(settings.tmp_path) / f"rank-{context.rank}"
-    folder.mkdir(parents=True, exist_ok=True)
-    return execute(train, replace(settings, rank_path=str(folder)), context, OBSERVERS)
+    context = own_rank()
+    return execute(train, settings.of_rank(context.rank), context, OBSERVERS)
