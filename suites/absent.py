@@ -32,7 +32,7 @@ class Absent:
     tests: tuple[str, ...] = ()
     """Expressions that are searched for in the ids of the tests that need it."""
     behavior: str = ""
-    """How the package differs, if it has the path; the tests are about what it does not do."""
+    """Difference of the package if it has the path. The tests are about the behavior that it lacks."""
     keras: str = ""
     tf_keras: str = ""
 

@@ -1,6 +1,6 @@
-"""Tell which items the tests of the suite cover, under which strategies and how.
+"""Find which items the tests of the suite cover, under which strategies and how.
 
-Only a test that passes covers its items, or one that fails as it is known to. A skipped test covers nothing.
+Only a test that passes, or that fails in its known way, covers its items. A skipped test covers nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Covered:
     strategy: str
     """Empty for a test that uses none."""
     apart: bool
-    """True if the result tells replicas apart: different values on each, or parity with one device."""
+    """True if the result distinguishes replicas: different values on each, or parity with one device."""
     processes: bool
     """True if the replicas or servers run in several processes."""
     three: bool

@@ -48,7 +48,7 @@ class Equation:
     untested: str = ""
     """The reason if no test can assert it here."""
     quantities: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What the sentence speaks of, in its words -> tests that compare it."""
+    """Quantity that the sentence names, in its words -> tests that compare it."""
 
 
 def ids() -> list[str]:

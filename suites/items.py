@@ -21,8 +21,8 @@ else:
 FILE = Path(__file__).with_name("items.toml")
 TRUTHS = ("arithmetic", "one device", "documentation")
 SHOWN = ("values", "parity", "behavior")
-"""What a test compares: values that differ between replicas with arithmetic, a run with one device, or behavior such
-as errors, counts and placement."""
+"""Kinds of comparison in a test: values that differ between replicas with arithmetic, a run with a run on one device,
+or behavior such as errors, counts and placement."""
 MARKER = "ddl_item"
 PACKAGES = ("tensorflow", "keras")
 """Packages whose versions an item, or a marker, may need."""
@@ -34,7 +34,7 @@ class Upstream:
 
     tests: int
     shows: str
-    """What the best of them compares: one of ``SHOWN``, ``equal values`` on all replicas, or ``nothing``."""
+    """Comparison in the best of them: one of ``SHOWN``, ``equal values`` on all replicas, or ``nothing``."""
     two_replicas: int
     """Number of tests that run with two replicas on CPUs in open CI."""
     processes: int
@@ -104,7 +104,7 @@ def lacking(ranges: Mapping[str, str], versions: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the marker of a test says about one item."""
+    """Statement of a test's marker about one item."""
 
     item: str
     shows: str = SHOWN[0]

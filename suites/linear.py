@@ -12,7 +12,7 @@ from suites.models.linear import BOUND, FEATURES, OUTPUTS, START, Array
 from suites.running import components
 
 COPY_WARNING = "ignore:__array__ implementation:DeprecationWarning"
-"""NumPy 2 warns where Keras makes an array of a variable of a strategy: TensorFlow 2.21 does not take its argument."""
+"""Warning of NumPy 2 when Keras makes an array of a distributed variable: TensorFlow 2.21 does not take ``copy``."""
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from suites.reports import Program
 
 
 class Harm(Enum):
-    """What a defect does to a user, the worst first. The value is its name on the page."""
+    """Harm that a defect does to a user, the worst first. The value is its name on the page."""
 
     TRAINS_WRONGLY = "trains wrongly, and says nothing"
     RESUMES_WRONGLY = "loses or repeats something at a restart"
@@ -53,19 +53,19 @@ class Defect:
 
     @property
     def title(self) -> str:
-        """What is wrong, in one sentence without its full stop."""
+        """The defect in one sentence, without its full stop."""
         program = self.program
         return program.title.partition("\n\n")[0] if program is not None else self.entries[0].reason
 
     @property
     def harm(self) -> Harm:
-        """The worst that it does."""
+        """The worst harm that it does."""
         order = list(Harm)
         return min(map(_harm, self.entries), key=order.index)
 
     @property
     def links(self) -> tuple[str, ...]:
-        """Where it is tracked."""
+        """Addresses of the issues that track it."""
         return tuple(dict.fromkeys(entry.link for entry in self.entries if entry.link))
 
     @property

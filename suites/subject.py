@@ -1,7 +1,7 @@
 """The package that the suite tests, Keras 3 or tf_keras: tests import ``keras`` and ``ops`` from here.
 
-In a rank and in the pytest process the package is that of ``--ddl-keras``. A test whose marker names the other package
-runs in ranks where it is that one.
+In a rank and in the pytest process the package is that of ``--ddl-keras``. If the marker of a test names the other
+package, the test runs in ranks that use that one.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Operations:
 
 
 _SLOTS = {"m": "momentum", "v": "velocity", "vhat": "velocity_hat", "u": "norm"}
-"""Name of a slot in tf_keras -> name in Keras 3, where they differ."""
+"""Name of a slot in tf_keras -> name in Keras 3, if they differ."""
 
 
 def is_slot(variable: Any, name: str, slot: str) -> bool:
@@ -117,12 +117,12 @@ def aggregation(kind: str) -> Any:
 
 
 def reduction_in_a_loop() -> str:
-    """Return a reduction of a loss that may be used in a loop under a strategy, where tf_keras refuses a mean."""
+    """Return a reduction of a loss for a loop under a strategy: a sum in tf_keras, which refuses a mean there."""
     return "sum_over_batch_size" if name() == KERAS_3 else "sum"
 
 
 def with_mask(tensor: Any, mask: Any) -> Any:
-    """Return a tensor that tells a loss which of its rows count, as the output of a layer with a mask does."""
+    """Return a tensor with a mask, like the output of a layer: the mask says which rows a loss counts."""
     layers = importlib.import_module(name()).layers
     return layers.Lambda(lambda values: values, mask=lambda *_: mask, dtype=tensor.dtype.name)(tensor)
 

@@ -1,1 +1,1 @@
-"""What asv measures: training steps, what surrounds them, collectives, and the harness itself."""
+"""Benchmarks that asv runs: training steps, input and checkpoints, collectives, and the harness itself."""

@@ -64,7 +64,7 @@ class Memory:
     proportional: float
     """Its own pages and its share of those that it shares."""
     private: float
-    """Its own pages alone: what one more rank costs."""
+    """Only its own pages: the cost of one more rank."""
 
 
 def memory(harness: Harness, variant: str) -> list[Memory]:
@@ -122,12 +122,12 @@ def verdict_seconds(harness: Harness, variant: str = "multi_worker_mirrored") ->
 
 @dataclass(frozen=True)
 class Traces:
-    """What a session holds: everything in here must be as it was once its clusters have ended."""
+    """Resources that a session holds. Each number must return to its old value after the clusters have ended."""
 
     processes: int
-    """The zygote and all that were forked from it, whoever their parent is by now."""
+    """The zygote and all processes forked from it, also those that have another parent by now."""
     threads: int
-    """Of this process and of those."""
+    """Threads of this process and of those."""
     files: int
     """Open file descriptors of this process and of those."""
     ports: int
@@ -201,7 +201,7 @@ def _open_ports() -> set[str]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Return the machine and the versions of packages with which the figures were measured."""
     import importlib.metadata
     import platform
 

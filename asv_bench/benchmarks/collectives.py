@@ -1,7 +1,7 @@
-"""Collectives alone, over sizes of messages: what a step can pay for its gradients at best.
+"""Collectives without training, over sizes of messages: the least time that a step can spend on its gradients.
 
-Written by hand on :func:`pytest_ddl.bench.collectives.measure_collectives`, as an example of a suite that is not of
-training.
+Written by hand on :func:`pytest_ddl.bench.collectives.measure_collectives`, as an example of a suite that does not
+train.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ KINDS = ("all_reduce", "all_gather")
 
 
 def setup_cache() -> dict[str, Any]:
-    """Of the module: both classes read what one launch of each variant gave."""
+    """Launch each variant once for the module; both classes read the results."""
     from pytest_ddl.bench.asv import is_quick
     from pytest_ddl.bench.collectives import measure_collectives
     from pytest_ddl.harness import process_harness

@@ -1,7 +1,7 @@
-"""What a test pays for running on a cluster; ``asv_bench/harness.py`` measures the same against targets, in one run.
+"""Cost of running a test on a cluster. ``asv_bench/harness.py`` compares the same costs with targets, in one run.
 
-``version`` pins what a benchmark means: results stay comparable until somebody changes it on purpose. Nothing of
-``pytest_ddl.bench`` is used here, so that commits from before it can be measured.
+``version`` pins the meaning of a benchmark: results stay comparable until somebody changes it on purpose. This module
+does not use ``pytest_ddl.bench``, so that commits from before that package can be measured.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Rank:
 
 
 class NextTest:
-    """One more empty test; ``plain`` is what pytest alone takes for it."""
+    """Time of one more empty test; ``plain`` is its time in pytest without a cluster."""
 
     version = "1"
     unit = "ms"

@@ -1,7 +1,7 @@
-"""What is trained in the benchmarks: small models with a step of a few milliseconds on a CPU, and made-up data.
+"""Models of the benchmarks: small, with a step of a few milliseconds on a CPU, and made-up data.
 
-Of the contract ``train(run)``, with data that lies in memory: what is measured is the step. :mod:`benchmarks.pipelines`
-measures the input alone.
+Each is a function ``train(run)`` with its data in memory, so that the step is measured. :mod:`benchmarks.pipelines`
+measures only the input.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def cnn(run: Any) -> None:
 
 
 def embedding(run: Any) -> None:
-    """A table of 20,000 rows: gradients that are sparse where they are made."""
+    """Train a table of 20,000 rows, whose gradients are sparse when they are computed."""
     import keras
 
     def layers() -> list[Any]:

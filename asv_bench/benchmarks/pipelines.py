@@ -1,4 +1,4 @@
-"""What surrounds a training step, written as training functions: the input pipeline, saving and restoring."""
+"""Training functions for the work around a training step: the input pipeline, saving and restoring."""
 
 from __future__ import annotations
 

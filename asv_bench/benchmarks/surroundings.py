@@ -1,10 +1,10 @@
-"""What surrounds a training step: distributed iteration of the input alone, saving and restoring checkpoints."""
+"""Work around a training step: distributed iteration over the input without a step, saving and restoring."""
 
 from __future__ import annotations
 
 from pytest_ddl.bench.asv import training_suite
 
-# On one replica, only without distribution: what a strategy on one replica adds is in the benchmarks of training.
+# One replica is measured only without a strategy; the benchmarks of training have the cost of a strategy on one.
 SYNCHRONOUS = ("one_device", "mirrored[replicas=2]", "multi_worker_mirrored[workers=2]")
 
 GateInput, DashInput = training_suite(

@@ -60,7 +60,7 @@ def _serve() -> None:
 
 
 class TensorFlowRunner:
-    """A warm process that runs TensorFlow's runner on request; ``reason`` says why where it cannot."""
+    """A warm process that runs TensorFlow's runner on request. If it cannot run, ``reason`` says why."""
 
     def __init__(self) -> None:
         self.reason = ""

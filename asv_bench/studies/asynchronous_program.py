@@ -168,10 +168,10 @@ def synchronously(run: Any, images: Images, setting: Setting, *, warm_up: bool =
 def delayed(run: Any, images: Images, setting: Setting) -> Course:
     """Train with gradients that each worker pushes by itself; a coordinator schedules all rounds at once.
 
-    With ``push=1, fetch=1``, a round is an ordinary step of ParameterServerStrategy. Otherwise it is that of a worker
-    of Downpour: it keeps a local copy of the parameters, moves it by its own gradients, pushes their sum every ``push``
-    gradients, and reads the parameters again every ``fetch`` gradients (Dean et al. 2012, appendix, algorithm 1.1).
-    A counter beside the parameters counts the updates between a fetch and a push.
+    With ``push=1, fetch=1``, a round is an ordinary step of ParameterServerStrategy. Otherwise a worker does what a
+    worker of Downpour does (Dean et al. 2012, appendix, algorithm 1.1). It keeps a local copy of the parameters and
+    moves it by its own gradients. It pushes their sum every ``push`` gradients, and reads the parameters again every
+    ``fetch`` gradients. A counter beside the parameters counts the updates between a fetch and a push.
     """
     import tensorflow as tf
 

@@ -38,7 +38,7 @@ def rows_are_written_twice() -> None:
 
 @defect(r"test_fit_parameters\.py|test_hooks_and_logs\.py")
 def losses_of_a_model_are_doubled() -> None:
-    """A model trains with twice its loss, tells it, and predicts twice its outputs."""
+    """A model trains with twice its loss, reports that loss, and predicts twice its outputs."""
     from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
     from keras.src.trainers.trainer import Trainer
 

@@ -67,7 +67,7 @@ def twice(owner: Any, name: str) -> None:
 
 
 def silence(owner: Any, *names: str) -> None:
-    """Let methods or functions return nothing where they raise, so that wrong use is not refused."""
+    """Let methods or functions return nothing when they would raise, so that wrong use is not refused."""
 
     def make(original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:

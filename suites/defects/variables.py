@@ -200,7 +200,7 @@ def global_seeds_have_no_effect() -> None:
 
 @defect(r"test_random\.py::test_a_generator_without")
 def replicas_draw_from_half_the_range() -> None:
-    """What replicas draw from a generator is half of what it gives without a strategy."""
+    """A number that a replica draws from a generator is half of the number drawn without a strategy."""
     import tensorflow as tf
 
     def make(original: Any) -> Any:

@@ -56,7 +56,7 @@ class Cell:
         return f"TF {self.tensorflow} + {keras}{', oldest dependencies' if self.oldest else ''}"
 
     def at(self, versions: Mapping[str, str]) -> Cell:
-        """Return the cell with the versions that ran in it, where it names none of its own."""
+        """Return the cell with the versions that ran in it, for each package whose version it does not fix."""
         tensorflow = versions.get("tensorflow", self.tensorflow) if self.nightly else self.tensorflow
         return replace(self, tensorflow=tensorflow, keras=versions.get("keras", self.keras))
 
@@ -73,7 +73,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the file says."""
+    """Contents of the file."""
 
     cells: tuple[Cell, ...]
     tools: tuple[str, ...]

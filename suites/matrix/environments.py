@@ -51,7 +51,7 @@ print(json.dumps({
     "plugin": any(one.name == "ddl" for one in entry_points(group="pytest11")),
 }))
 """
-"""Program that runs in an environment and tells what is in it."""
+"""Program that runs in an environment and prints what is in it."""
 _NIGHTLY = ("tf-nightly", "keras-nightly", "tf_keras-nightly")
 """Packages of the development versions. They have no releases, so installers take their newest builds."""
 
@@ -62,7 +62,7 @@ class SetUpError(RuntimeError):
 
 @dataclass(frozen=True)
 class Environment:
-    """What a cell runs in."""
+    """Python environment in which a cell runs."""
 
     python: Path
     path: tuple[Path, ...]
@@ -72,7 +72,7 @@ class Environment:
     has_plugin: bool
     """True if pytest finds the plugin by itself."""
     forbidden: tuple[str, ...] = ()
-    """What the requirements of the packages have against this pair."""
+    """Requirements of the packages that forbid this pair."""
 
 
 def requirements(cell: Cell, tools: Sequence[str]) -> list[str]:
@@ -120,7 +120,7 @@ def prepare(
 ) -> tuple[Environment, float]:
     """Return the environment of a cell, and the seconds that it took.
 
-    :param folder: where environments are made, and used again.
+    :param folder: folder in which environments are made, and used again.
     :param existing: interpreter of an environment that already has TensorFlow, to use instead.
     :param keras: folder that already has Keras, to use instead.
     :raises SetUpError: if the installer fails, or an existing environment has other versions.

@@ -1,4 +1,4 @@
-"""What the nightly builds of TensorFlow and Keras change: which known failures they mend, and which they bring."""
+"""Changes in the nightly builds of TensorFlow and Keras: known failures that they mend, and new ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from suites.coverage import LETTERS
 from suites.matrix.results import Outcome, Result, split
 
 KINDS = NEW, OTHERWISE, FIXED, STILL = "new", "fails in another way", "fixed", "still there"
-"""What happens to a defect. ``FIXED`` and ``STILL`` are about the failures that the newest release is known to have."""
+"""Kinds of news about a defect. ``FIXED`` and ``STILL`` are for the known failures of the newest release."""
 
 
 def news(test: Outcome, release: Outcome | None) -> str:

@@ -186,7 +186,7 @@ def _failure_row(row: Numbers, cells: Sequence[Numbers]) -> Sequence[Any]:
 
 
 def _with_place(reason: str, place: str) -> str:
-    """Return a reason with a link to where it is tracked, or to the program that shows it."""
+    """Return a reason with a link to the issue that tracks it, or to the program that shows it."""
     if not place:
         return reason
     return (

@@ -31,7 +31,7 @@ def split(reason: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened to one test under one variant of a strategy."""
+    """Outcome of one test under one variant of a strategy."""
 
     test: str
     """Id without the strategy."""
@@ -43,7 +43,7 @@ class Outcome:
     reason: str = ""
     seconds: float = 0.0
     defect: str = ""
-    """What is known to fail, if the test has an entry for these versions."""
+    """Known failure, if the test has an entry for these versions."""
     fixed: bool = False
     """True if a test with such an entry did not meet the defect, and fails for that."""
 
@@ -78,7 +78,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Result:
-    """What happened in one cell."""
+    """Result of one cell."""
 
     cell: Cell
     tier: str

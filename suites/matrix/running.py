@@ -25,10 +25,10 @@ DEADLINES = dict(zip(TIERS, (600.0, 3600.0, 14400.0), strict=True))
 
 @dataclass(frozen=True)
 class Settings:
-    """How the cells are run."""
+    """Settings for running the cells."""
 
     folder: Path
-    """Where environments are made and results are written."""
+    """Folder for the environments and the results."""
     tier: str
     tools: tuple[str, ...] = ()
     processes: int = 1
@@ -36,7 +36,7 @@ class Settings:
     deadline: float | None = None
     """Seconds that a cell may take; by default as ``DEADLINES`` says."""
     existing: Path | None = None
-    """Folder with environments ``tf-VERSION`` and folders ``keras-VERSION``, used where it has them."""
+    """Folder with environments ``tf-VERSION`` and folders ``keras-VERSION``; those that it has are used."""
     arguments: tuple[str, ...] = ()
     """Further arguments for pytest."""
     rest: bool = False

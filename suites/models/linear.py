@@ -63,7 +63,7 @@ def gradient(weights: Array, given: Data) -> Array:
 
 @dataclass
 class Trained:
-    """What training leaves, epoch by epoch."""
+    """Results of training, epoch by epoch."""
 
     weights: Array
     """Weights at the end."""

@@ -14,7 +14,7 @@ AGGREGATIONS = ("NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA")
 CONTEXTS = ("replica", "cross")
 NAMES = ("assign", "assign_add", "assign_sub")
 GIVEN = ("tensor", "python", "per_replica")
-"""What is assigned: a tensor, a Python number, or (only in cross-replica context) the values of all replicas."""
+"""Kinds of assigned value: a tensor, a Python number, or (only in cross-replica context) the values of all replicas."""
 
 
 def payload(step: int, replica: int, shape: tuple[int, ...]) -> Array:
@@ -51,7 +51,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Kind:
-    """What decides how a variable behaves."""
+    """Properties that decide how a variable behaves."""
 
     synchronization: str
     aggregation: str

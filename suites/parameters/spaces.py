@@ -15,7 +15,7 @@ from suites.pairwise import pairwise
 
 Arguments = dict[str, Any]
 SHOWN = 8
-"""Number of wrong cases that a failure tells."""
+"""Number of wrong cases that a failure lists."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ def parameters(api: str) -> tuple[str, ...]:
 
 
 class Wrong:
-    """Collects the cases that are wrong, so that one test tells of all."""
+    """Collection of the wrong cases, so that one test reports all of them."""
 
     def __init__(self) -> None:
         self._found: list[str] = []

@@ -52,7 +52,7 @@ def apis() -> Iterator[str]:
     for module in MODULES:
         seen: list[object] = []
         for name, one in sorted(vars(find(module) or object()).items() if find(module) else ()):
-            # An object has several names, such as MSE, and is told by its own.
+            # An object can have several names, such as MSE. It is listed under its own name.
             if name.startswith("_") or not callable(one) or getattr(one, "__name__", name) != name or one in seen:
                 continue
             seen.append(one)

@@ -220,7 +220,7 @@ def scalars(folder):
 
 
 def events_tell_the_logs(strategy, folder):
-    """Only the chief writes. The numbers of steps are those of epochs, and of batches for what is told for each."""
+    """Only the chief writes. The steps of epoch losses are epoch numbers; those of evaluations count batches."""
     from suites.subject import keras
 
     pytest.importorskip("tensorboard", reason="the callback needs the package tensorboard")

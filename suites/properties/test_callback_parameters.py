@@ -205,7 +205,7 @@ def test_the_rate_falls_where_the_number_does_not_improve(ddl_strategy):
     "callback.EarlyStopping_agrees_on_all_workers", "callback.ReduceLROnPlateau_LearningRateScheduler"
 )
 def test_a_callback_of_a_second_training_begins_anew(ddl_strategy):
-    """What it remembers of the first training, such as the best number, does not count in the second one."""
+    """Its state from the first training, such as the best number, does not count in the second one."""
     wrong, program = Wrong(), Program(ddl_strategy)
     for case in STOPPING.cases()[::3]:
         with wrong.of(STOPPING.name, case):

@@ -64,7 +64,7 @@ def lost(one: Any, case: Arguments) -> list[str]:
     told = {name: value for name, value in case.items() if isinstance(value, (int, float)) or name == "name"}
     if case.get("thresholds"):
         told.pop("num_thresholds", None)  # is their number
-    # One number may be told as several, as an axis is.
+    # A configuration may hold a number as a list of that number, such as an axis.
     return [name for name, value in told.items() if config[name] is None or not np.all(np.equal(config[name], value))]
 
 

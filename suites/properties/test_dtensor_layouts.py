@@ -217,7 +217,7 @@ def test_gradient_through_relayout(index, ddl_strategy):
 @pytest.mark.ddl_item("dtensor.pack_unpack")
 @given(shape=st.lists(st.integers(1, 3), max_size=3).map(tuple), index=st.integers(0, 30))
 def test_pack_and_unpack(shape, index, ddl_strategy):
-    """What each device holds comes back, and the whole is what the layout says."""
+    """Unpacking returns the part of each device, and the parts form the whole that the layout describes."""
     import tensorflow as tf
     from tensorflow.experimental import dtensor
 

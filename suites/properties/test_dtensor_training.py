@@ -88,7 +88,7 @@ def test_variables_that_are_saved_in_half_the_bytes(ddl_strategy, tmp_path):
 @pytest.mark.ddl_item("dtensor.checkpoint")
 @pytest.mark.parametrize("kind", ["Checkpoint", "DTensorCheckpoint"])
 def test_a_checkpoint_goes_to_other_layouts(kind, ddl_strategy, tmp_path):
-    """What one layout saves, every other one loads, and so does plain TensorFlow, and the other way round."""
+    """Every other layout and plain TensorFlow load what one layout saved; the layout loads what they saved."""
     import tensorflow as tf
     from tensorflow.experimental import dtensor
 

@@ -1,4 +1,4 @@
-"""Call every layer on padded examples, in every precision, and compare with the examples alone in float64."""
+"""Call every layer on padded examples, in every precision, and compare with each example by itself in float64."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def alone(layer: Layer, made: Any, x: Any, mask: Any, slopes: Any) -> list[Any]:
 @pytest.mark.ddl_item("layer.TimeDistributed_Bidirectional_Masking")
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 def test_a_layer_gives_what_the_examples_give_alone_in_float64(layer, ddl_strategy):
-    """The output, the mask, the gradients and the states: to some roundings, also for large inputs where it normalizes.
+    """Output, mask, gradients and states agree to a few roundings; layers that normalize also get large inputs.
 
     No strategy changes how a replica calls a layer, so one device stands for all.
     """
@@ -121,7 +121,7 @@ def test_a_layer_gives_what_the_examples_give_alone_in_float64(layer, ddl_strate
     if layer.mask == ALONG:
         slopes *= broadcast(mask, slopes.ndim)
     expected = alone(layer, reference, x, mask, slopes)
-    # Where a gradient is 0, it has rounding errors of the size of what cancels.
+    # A gradient of 0 has rounding errors of the size of the terms that cancel.
     least = (0.0, np.abs(expected[0]).max() / np.abs(x).max(), 0.0)
     for policy in POLICIES:
         with wrong.of(policy):

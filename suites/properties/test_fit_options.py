@@ -92,7 +92,7 @@ def test_examples_are_shuffled_as_on_one_device(ddl_strategy):
 @pytest.mark.ddl_item("fit.fit.jit")
 @pytest.mark.parametrize("jit", ["auto", True])
 def test_compiled_steps_train_alike(jit, ddl_strategy):
-    """With "auto", Keras does not compile under a strategy."""
+    """Keras does not compile under a strategy if jit_compile is "auto"."""
     model = linear(ddl_strategy, rate=RATE, jit_compile=jit)
     assert model.jit_compile is (jit is True)
     model.fit(TRAIN.x, TRAIN.y, **GIVEN)
@@ -191,7 +191,7 @@ def own_step(keras):
 @pytest.mark.ddl(strategies=KERAS_3)
 @pytest.mark.ddl_item("fit.custom_train_step")
 def test_steps_of_the_model_itself(ddl_strategy):
-    """What a step returns is averaged over replicas, or added up in tf_keras. The loss of each is its share."""
+    """The results of a step are averaged over replicas, or added up in tf_keras. Each replica's loss is its share."""
     replicas = ddl_strategy.num_replicas_in_sync
     model = linear(ddl_strategy, own_step, rate=RATE)
     history = model.fit(TRAIN.x, TRAIN.y, **GIVEN).history
@@ -300,7 +300,7 @@ def test_progress_tells_epochs_steps_and_losses(ddl_strategy):
             model.fit(TRAIN.x, TRAIN.y, epochs=2, **GIVEN | {"verbose": verbose})
         text = re.sub(r"\x1b\[[\d;]*m|\x08", "", shown.getvalue())
         assert re.findall(r"Epoch (\d)/2", text) == ["1", "2"]
-        # Each number of steps is told with its total; the last one of an epoch is all four.
+        # The bar shows each number of steps with the total; the last one of an epoch is all four.
         assert text.count("4/4") >= 2, text
         assert not re.search(r"[5-9]/4", text.replace("4/4", "")), text
         told = [float(loss) for loss in re.findall(r"4/4 .*?loss: ([\d.]+)", text)]

@@ -113,7 +113,7 @@ def expected_history(case: Arguments, follower: InNumPy, data: Any, held: Any) -
     for epoch in range(case["initial_epoch"], 3):
         losses = []
         for number in range(first, first + (case["steps_per_epoch"] or len(starts))):
-            # An epoch of some steps goes on where the one before ended, and begins again at the end.
+            # An epoch of some steps continues after the last batch of the one before, and wraps at the end of the data.
             rows = slice(starts[number % len(starts)], starts[number % len(starts)] + size)
             losses.append(follower.train(x[rows], y[rows], None if weights is None else weights[rows]))
         first = (first + len(losses)) % len(starts) if case["steps_per_epoch"] else 0

@@ -203,7 +203,7 @@ def model_of(strategy: Any, case: Arguments) -> Any:
 def calls(case: Arguments, phase: str, sizes: list[int]) -> Iterator[tuple[str, int, int]]:
     """Yield the hooks of batches with their indices, and the number of steps that are done.
 
-    An execution tells the index of its first step when it begins, and that of its last one when it ends.
+    An execution passes the index of its first step when it begins, and that of its last one when it ends.
     """
     several, first = int(case["steps_per_execution"]), 0
     while first < len(sizes):

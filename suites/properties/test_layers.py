@@ -89,7 +89,7 @@ def test_masks_reach_recurrent_layers(ddl_strategy):
         masks.append(np.arange(5) < 1 + np.arange(len(part))[:, None] % 5)
         part[~masks[-1]] = -9
     found = by_replica(ddl_strategy, model)([(part,) for part in parts])
-    # Where an example does not count, its outputs are of no use.
+    # The outputs of an example that does not count have no meaning.
     for number, (result, *_) in found.items():
         mask = masks[number]
         np.testing.assert_allclose(result[mask], expected(parts[number], mask)[mask], **BOUND)

@@ -15,7 +15,7 @@ from suites.tables.metric_values import COMMON, MEASURES, Measure
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),
-    # Metrics that count warn of weights that are no whole numbers, where their dtype is one.
+    # Metrics that count, and whose dtype is an integer, warn of weights that are not whole numbers.
     pytest.mark.filterwarnings("ignore:You are casting:UserWarning"),
 ]
 

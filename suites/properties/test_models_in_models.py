@@ -1,4 +1,4 @@
-"""Keep a metric anywhere in a model, and models in models, and compare what each epoch tells with arithmetic."""
+"""Keep a metric anywhere in a model, and models in models, and compare the logs of each epoch with arithmetic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIMENSIONS: Mapping[str, tuple[str, ...]] = {
     "inner": ("plain", "compiled", "trained"),
     "again": ("no", "before", "between", "other metrics"),
 }
-"""Where the metric is, in which model, what its inner model did before, and when the model is compiled again."""
+"""Place of the metric, kind of model, what its inner model did before, and when the model is compiled again."""
 
 
 def allowed(case: Arguments) -> bool:

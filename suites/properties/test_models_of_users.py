@@ -98,7 +98,7 @@ def test_a_model_computes_its_own_loss(ddl_strategy):
     history = model.fit(TRAIN.x, TRAIN.y, **GIVEN).history
     trained = train(BATCHES, [3 * RATE])
     check_weights(ddl_strategy, model, trained.weights)
-    # tf_keras tells the loss that it was compiled with.
+    # tf_keras reports the loss with which it was compiled.
     factor = 3 if subject.name() == subject.KERAS_3 else 1
     np.testing.assert_allclose(history["loss"], factor * np.array(trained.loss), rtol=1e-12)
 

@@ -51,7 +51,7 @@ def test_replicas_normalize_by_their_own_part(ddl_strategy):
 
 
 def local_statistics_are_averaged(strategy):
-    """What the caller reads, and so what is saved, is the mean of what each replica finds in its parts."""
+    """The caller reads, and so saves, the mean of the statistics that each replica computes from its parts."""
     made, model = layer(strategy), BatchStatistics(FEATURES)
     step = by_replica(strategy, lambda x: made(x, training=True))
     for number in range(len(SIZES)):
@@ -140,7 +140,7 @@ if lacking({"keras": ">=3.9"}, versions_of(subject.name())):
 @pytest.mark.ddl(strategies=ALL)
 @pytest.mark.ddl_item("layer.LayerNorm_GroupNorm_RMSNorm")
 def test_examples_are_normalized_by_themselves(ddl_strategy):
-    """Where a layer has a scale, its gradient, added over replicas, is that of the whole."""
+    """If a layer has a scale, the sum of the replicas' gradients of it is the gradient for the whole batch."""
     import tensorflow as tf
 
     from suites.subject import keras

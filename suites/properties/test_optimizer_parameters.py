@@ -213,7 +213,7 @@ def wrappers() -> list[Any]:
 @pytest.mark.ddl_item("optimizer.iterations")
 @pytest.mark.parametrize("wrapper", wrappers())
 def test_a_wrapper_keeps_the_options_of_what_it_wraps(wrapper, ddl_strategy):
-    """What the wrapper does to the loss, it takes off the gradients: the update is that of the optimizer inside."""
+    """The wrapper undoes its change of the loss in the gradients, so the update is that of the optimizer inside."""
     wrong, family = Wrong(), by_name("SGD")
     further = {f"wrapper {name}": values for name, values in wrapper.varied().items()}
 

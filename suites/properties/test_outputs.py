@@ -149,7 +149,7 @@ def expected(case: Arguments) -> tuple[dict[str, float], dict[str, Any]]:
         for argument, ones in (("metrics", counts), ("weighted_metrics", weight)):
             if case[argument] in ("bare", "each") or (case[argument] == "first" and layer == "first"):
                 name = prefix + ("accuracy" if case["metric"] == "accuracy" else argument)
-                # Of two metrics with one name, that with weights is told apart.
+                # If two metrics have one name, the one with weights gets a prefix.
                 logs[f"{prefix}weighted_accuracy" if name in logs else name] = (values * ones).sum() / ones.sum()
     return {"loss": total, **logs}, after
 
@@ -160,7 +160,7 @@ def compiled(keras: Any, strategy: Any, case: Arguments) -> Any:
     form = case["outputs"]
 
     def of_metrics(argument: str) -> Any:
-        """Return metrics whose names tell the argument."""
+        """Return metrics that are named after the argument."""
 
         def one() -> Any:
             kinds = {"mae": keras.metrics.MeanAbsoluteError, "object": keras.metrics.MeanSquaredError}

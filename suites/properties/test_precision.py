@@ -87,7 +87,7 @@ CHANGES = {
     "assign_sub": lambda variable, number: (variable.assign(number(LONG + 2)), variable.assign_sub(number(2.0))),
     "metric": lambda _variable, _number: None,
 }
-"""What a layer may do with its variable, which then has this number. Each layer also gives the number to a metric."""
+"""Ways in which a layer sets its variable to this number. Each layer also gives the number to a metric."""
 
 
 @pytest.mark.ddl(strategies=["one_device", "mirrored"])

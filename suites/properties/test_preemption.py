@@ -22,7 +22,7 @@ RATE, MOMENTUM, STEPS = 0.125, 0.5, 9
 
 
 class ExitError(Exception):
-    """What the function for the exit raises, in place of the end of the process."""
+    """Error that the exit function raises instead of ending the process."""
 
 
 class Training:

@@ -47,7 +47,7 @@ def streams(seed, how):
 @pytest.mark.ddl(strategies=ALL)
 @pytest.mark.parametrize("how", MODES)
 def test_a_generator_gives_each_replica_its_own_stream(ddl_cluster, how):
-    """No two draws of any replicas and steps are equal. The seed alone decides the streams."""
+    """No two draws of any replicas and steps are equal. Only the seed decides the streams."""
     ranks = ddl_cluster.run(streams, 7, how)
     draws = [tuple(drawn) for first, _ in ranks for parts in first for drawn in parts]
     assert len(draws) == 3 * ddl_cluster.num_replicas

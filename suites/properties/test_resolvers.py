@@ -39,7 +39,7 @@ def test_tf_config(monkeypatch):
 @pytest.mark.ddl_item("resolver.TFConfig", shows="behavior")
 @pytest.mark.parametrize("text", [None, "{}"], ids=["missing", "empty"])
 def test_no_tf_config(monkeypatch, text):
-    """Without a cluster the master is this process."""
+    """The master is this process if there is no cluster."""
     monkeypatch.delenv("TF_CONFIG", raising=False)
     if text is not None:
         monkeypatch.setenv("TF_CONFIG", text)
@@ -205,7 +205,7 @@ def test_kubernetes():
 
 
 class ConfigError(Exception):
-    """What the client of Kubernetes raises if there is no configuration of the wanted kind."""
+    """Error that the client of Kubernetes raises if there is no configuration of the wanted kind."""
 
 
 def install(monkeypatch, within):
@@ -333,7 +333,7 @@ def test_a_server(ddl_strategy):
 @pytest.mark.ddl_item("resolver.server_share", "resolver.server")
 @servers
 def test_servers_share_the_variables_of_their_cluster(ddl_strategy):
-    """What a client of one server assigns, a client of the other one reads."""
+    """A client of one server reads the value that a client of the other one assigned."""
     import tensorflow as tf
 
     cluster = {"worker": [free_address(), free_address()]}

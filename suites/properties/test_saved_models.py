@@ -91,7 +91,7 @@ def check(strategy: Any, model: Any, steps: int) -> None:
 
 
 def file_of(strategy: Any, folder: str, suffix: str) -> str:
-    """Return a path of this rank alone; the chief's is the one that others load."""
+    """Return a path that only this rank writes; the other ranks load that of the chief."""
     rank = local_replicas(strategy)[0]
     own = Path(folder) / ("chief" if rank == 0 else f"worker{rank}")
     own.mkdir(exist_ok=True)

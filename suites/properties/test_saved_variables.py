@@ -113,7 +113,7 @@ def test_each_kind_goes_to_other_numbers_of_replicas(saved_by, tmp_path):
 @pytest.mark.ddl(strategies=["mirrored", "multi_worker_mirrored"])
 @pytest.mark.ddl_item("variables.checkpoint.on_read", shows="behavior")
 def test_a_variable_that_cannot_be_read_cannot_be_saved(ddl_strategy, tmp_path):
-    """Without an aggregation, replicas have values of their own, and no value is that of all."""
+    """The replicas of a variable with no aggregation have values of their own, and there is no common value."""
     import tensorflow as tf
 
     with ddl_strategy.scope():
@@ -180,7 +180,7 @@ def total(strategy: Any, steps: int) -> int:
 @pytest.mark.ddl_item("variables.checkpoint.manager")
 @pytest.mark.parametrize("keep", [1, 2, None])
 def test_a_manager_keeps_the_newest(keep, ddl_strategy, counted, tmp_path):
-    """A second manager of the same folder goes on where the first one stopped."""
+    """A second manager of the same folder continues the numbers of the first one."""
     import tensorflow as tf
 
     counter, step = counted

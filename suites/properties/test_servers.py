@@ -1,4 +1,4 @@
-"""Test parameter servers: where variables are, what is refused, copies on workers, tables, and files of shards."""
+"""Test parameter servers: placement of variables, refusals, copies on workers, tables, and files of shards."""
 
 from __future__ import annotations
 

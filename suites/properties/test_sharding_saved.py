@@ -24,7 +24,7 @@ def in_parts(values, number):
 @sharded
 @pytest.mark.parametrize("number", [1, 2, 3, 5])
 def test_a_checkpoint_has_the_whole(variable, tmp_path, number):
-    """What three shards save, any number of shards loads, and the other way round."""
+    """Any number of shards loads what three shards saved, and three shards load what any number saved."""
     import tensorflow as tf
 
     path = tf.train.Checkpoint(v=variable).write(str(tmp_path / "three"))

@@ -163,7 +163,7 @@ class Renormalized:
 @pytest.mark.ddl_item("layer.BatchNormalization_renorm")
 @pytest.mark.parametrize("dtype", BOUNDS)
 def test_each_replica_renormalizes_by_its_own_past(dtype, ddl_strategy):
-    """What the caller reads, and so what is saved, is the mean of what the replicas have."""
+    """The caller reads, and so saves, the mean of the replicas' values."""
     import tensorflow as tf
 
     with ddl_strategy.scope():

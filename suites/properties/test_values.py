@@ -35,7 +35,7 @@ def distributed(strategy: Any, value_of: Any, dtype: str = "float64") -> Any:
 
 
 def examples(replica: int, lengths: tuple[int, ...], width: int = 2) -> np.ndarray[Any, Any]:
-    """Return rows of one replica. Their values tell the replica and the position."""
+    """Return rows of one replica. Their values identify the replica and the position."""
     rows = lengths[replica % len(lengths)]
     return (np.arange(rows * width).reshape(rows, width) * 3 + 100 * replica + 1) % 251
 

@@ -40,7 +40,7 @@ def operations_in(context: str) -> list[Operation]:
 @HOW
 @pytest.mark.parametrize(("synchronization", "aggregation", "context"), CELLS)
 def test_cell(synchronization, aggregation, context, how, ddl_cluster):
-    # A rank that differs from the others alone can be an expected failure only in a test of the pytest process.
+    # A difference of only one rank can be an expected failure only in a test that runs in the pytest process.
     ddl_cluster.run(check_cell, synchronization, aggregation, context, how)
 
 

@@ -78,7 +78,7 @@ def test_gathers_that_are_refused(how, ddl_strategy):
 @pytest.mark.ddl_item("strategy.scope.enter", shows="behavior")
 @pytest.mark.parametrize("call", ["reduce", "gather", "run"])
 def test_calls_of_the_wrong_context(call, ddl_strategy):
-    """What belongs to all replicas is refused on one of them, by a message that says so."""
+    """A call for all replicas is refused on one of them, with a message that says so."""
     import tensorflow as tf
 
     strategy = ddl_strategy
@@ -215,7 +215,7 @@ def test_what_a_strategy_of_several_workers_knows_of_itself(ddl_strategy):
 @pytest.mark.ddl(strategies=["one_device"])
 @pytest.mark.ddl_item("strategy.mwms.init")
 def test_a_strategy_of_several_workers_that_is_alone(ddl_strategy, monkeypatch):
-    """Without TF_CONFIG, it is one worker with one replica. A task that is not in the cluster is refused."""
+    """It is one worker with one replica if TF_CONFIG is not set. A task that is not in the cluster is refused."""
     import json
 
     import tensorflow as tf

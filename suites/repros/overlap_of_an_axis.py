@@ -1,8 +1,8 @@
 """Show that metrics of overlaps raise if the classes are not on the last axis.
 
 Expected:
-The overlap of equal labels and predictions is 1. axis tells where the classes of labels and predictions are, but the
-result, which has one axis, is summed over it too.
+The overlap of equal labels and predictions is 1. axis is the axis of the classes in labels and predictions, but the
+result, which has only one axis, is summed over it too.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Show that a replica function cannot assign a Python number that it computes itself to a variable with MEAN.
 
 Expected:
-The number is assigned, as it is where all replicas have the same object. The test is for the identity of the objects,
+The number is assigned, as it is if all replicas have the same object. The test is for the identity of the objects,
 not for equal values.
 """
 

@@ -1,7 +1,7 @@
 """Show that lookup layers with output_mode="tf_idf" and sparse=True refuse a batch.
 
 Expected:
-The result is the same as with sparse=False, as a sparse tensor. The column of each element tells its weight.
+The result is the same as with sparse=False, as a sparse tensor. The column of each element decides its weight.
 """
 
 import sys

@@ -36,7 +36,7 @@ class Counts:
 
 
 def ratio(part: float, whole: float) -> float:
-    """Return part / whole, or 0 where there is no whole."""
+    """Return part / whole, or 0 if the whole is 0."""
     return part / whole if whole else 0.0
 
 
@@ -69,7 +69,7 @@ def _grid(number: int) -> list[float]:
 
 
 def best(wanted: str, constrained: str, bound: float, number: int = 200) -> Model:
-    """Return the model of the best of one statistic over thresholds where another one is at least a bound."""
+    """Return the model of the best value of one statistic, over thresholds at which another one is at least a bound."""
 
     def model(truth: Array, predicted: Array, weights: Array) -> Any:
         every = [counts(truth, predicted, weights, threshold) for threshold in _grid(number)]
@@ -103,7 +103,7 @@ def area(curve: str, number: int, summation: str = "interpolation", thresholds: 
 
 
 def _precision_between(low: Counts, high: Counts) -> float:
-    """Integrate precision over recall, where true and false positives change linearly between two thresholds.
+    """Integrate precision over recall; true and false positives change linearly between two thresholds.
 
     With TP = a + s P (P all positives predicted), precision is s + a / P, and recall TP / (TP + FN).
     """
@@ -155,5 +155,5 @@ def f_score(beta: float, average: str | None, threshold: float | None = None) ->
 
 
 def _ratios(parts: Any, wholes: Any) -> Any:
-    """Return parts / wholes, and 0 where there is no whole, as for a class that nobody predicts."""
+    """Return parts / wholes, with 0 for each whole of 0, such as a class that nobody predicts."""
     return np.divide(parts, wholes, out=np.zeros_like(wholes), where=wholes > 0)

@@ -9,7 +9,7 @@ from typing import Any
 SERIES, IMAGE, VIDEO = (5, 4), (6, 6, 4), (4, 4, 4, 2)
 """Shapes of one example."""
 ALONG, WHOLE, NONE = "along", "whole", "none"
-"""With a mask, the output has the times of the input; or it is that of the example alone; or no mask is taken."""
+"""Given a mask, the output keeps the input's times, or equals that of the unpadded example; or no mask is taken."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Layer:
     shape: tuple[int, ...] = SERIES
     inputs: int = 1
     together: bool = False
-    """Whether several inputs are one list, as where a layer adds them."""
+    """True if several inputs are one list, as for a layer that adds them."""
     mask: str = NONE
     over_batch: bool = False
-    """Whether an example depends on the others of its batch."""
+    """True if an example depends on the others of its batch."""
     scale: float = 1.0
     """Factor of the inputs."""
     wrapped: Callable[[Any, Any], Mapping[str, Any]] | None = None

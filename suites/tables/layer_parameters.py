@@ -34,11 +34,11 @@ class Trained:
     space: Space
     shape: tuple[int, ...] = SERIES
     replicas: bool = True
-    """Whether replicas train it as one does: not if it draws numbers, or if it normalizes the part of a replica."""
+    """True if replicas train it as one device does: not if it draws numbers, or normalizes the part of a replica."""
     masked: bool = False
-    """Whether it gets a mask."""
+    """True if it gets a mask."""
     inputs: int = 1
-    """How many times it gets its input: attention has a query and a value."""
+    """Number of times that it gets its input: attention has a query and a value."""
     then: Made | None = None
     """The layer that gets its output, which shows a mask."""
 

@@ -62,7 +62,7 @@ def attention(query: Array, value: Array, weights: Sequence[Array]) -> Array:
 
 
 def recurrent(x: Array, weights: Sequence[Array], state: Array, mask: Array | None = None) -> tuple[Array, Array]:
-    """Return the outputs of a SimpleRNN for each time, and the last state. Where the mask is false, it repeats."""
+    """Return the outputs of a SimpleRNN for each time, and the last state. A time that the mask hides repeats both."""
     kernel, recurrent_kernel, bias = weights
     outputs = []
     for time in range(x.shape[1]):

@@ -24,7 +24,7 @@ class Loss:
     model: Model
     data: str
     rtol: float = 1e-12
-    """Relative bound; 3e-6 where Keras adds 1e-7 that the definition does not have."""
+    """Relative bound; 3e-6 if Keras adds 1e-7 that the definition does not have."""
     whole: bool = False
     """True if an element needs the other examples, so that weights of elements mean nothing."""
     counts: Callable[[Array, Array, Arguments], Array | None] = lambda _truth, _losses, _case: None

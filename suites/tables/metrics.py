@@ -17,9 +17,9 @@ Model = Callable[..., Any]
 EXACT = 1e-12
 """Relative bound in float64: some hundred operations, each with an error of 2e-16."""
 EPSILON = 3e-6
-"""Relative bound where Keras adds 1e-7 to a denominator or a logarithm that the definition does not have."""
+"""Relative bound if Keras adds 1e-7, which is not in the definition, to a denominator or a logarithm."""
 SINGLE = 1e-6
-"""Relative bound where Keras computes in float32 (eps 1.2e-7), with fewer than eight roundings."""
+"""Relative bound if Keras computes in float32 (eps 1.2e-7), with fewer than eight roundings."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ CONFUSIONS = (
 _UNION = "metric.MeanIoU"
 _F = "metric.F1_FBeta"
 _DTYPE = {"dtype": "float64"}
-"""Without it these classes count in whole numbers, and warn of weights that are none."""
+"""These classes otherwise count in whole numbers, and warn of weights that are not."""
 _FOUR = {"num_classes": 4, **_DTYPE}
 _FIRST_LAST = {**_FOUR, "target_class_ids": [0, 3]}
 

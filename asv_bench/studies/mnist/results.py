@@ -284,10 +284,10 @@ class Experiment:
     def agreement(self) -> Agreement:
         """Comparison of the final accuracies, in both directions.
 
-        The bound is that of a test of two proportions, ``z * sqrt(2 p (1 - p) / n)``, with p the mean accuracy and n
-        the number of test images. It is an upper bound, because both accuracies are of the same images. From 3 repeats
-        on, the t bound of the pairs' differences is used if it is larger. MLPerf's reference convergence points are
-        similar, but they only look for convergence that is too fast (mlcommons/logging, ``rcp_checker``).
+        The bound is that of a test of two proportions, ``z * sqrt(2 p (1 - p) / n)``. Here p is the mean accuracy and
+        n the number of test images. It is an upper bound, because both accuracies are of the same images. For 3 or
+        more repeats, the t bound of the pairs' differences is used if it is larger. MLPerf's reference convergence
+        points are similar, but they only detect convergence that is too fast (mlcommons/logging, ``rcp_checker``).
         """
         from scipy import stats
 
