@@ -316,6 +316,7 @@ def _different(draws: Sequence[Sequence[Array]]) -> None:
 )
 def layer_draws_after_a_seed(strategy: Any, subject: Subject) -> None:
     first, again, other = (_draws(strategy, subject, seed) for seed in (7, 7, 8))
-    compare("the output after the same seed", again, first, 0.0, where="the first time")
+    # Other numbers differ by far more than rounding. On a GPU, not each kernel gives the same bits twice.
+    compare("the output after the same seed", again, first, SINGLE, where="the first time")
     if all(np.array_equal(one, two) for one, two in zip(flat(first), flat(other), strict=True)):
         raise MismatchError(f"the output is the same after another seed: {shown(flat(first)[0])}")

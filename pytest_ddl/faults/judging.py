@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pytest_ddl.equivalence.checks.resume import CHECK as RESUME
 from pytest_ddl.equivalence.checks.write import CHECK as WRITE
 from pytest_ddl.equivalence.checks.write import shared_writes
+from pytest_ddl.equivalence.evidence.arithmetic import not_deterministic
 from pytest_ddl.equivalence.evidence.arrays import same
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous
@@ -49,6 +50,9 @@ def judge_trial(
             why = "the last attempt ended without a loop and without restored values: restore before it returns"
             return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details=why)
         at = joining.at
+        if at is None and (kernel := not_deterministic(baseline)):
+            why = f"the values that it continued with are those of no step, but each run has others ({kernel}); "
+            return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details=f"{why}check recovery on CPUs")
         trial = replace(trial, resumed_at=at, work_lost=max(0, joining.done - at) if at is not None else None)
         ranks = joining.ranks
     ranks = with_clashes(run, ranks, baseline)

@@ -70,6 +70,36 @@ def test_rounding_is_no_difference_after_a_restart(kind):
     assert with_reports(moved(continued(2), SLIGHTLY), excusing(kind)).verdict is RecoveryVerdict.EQUAL
 
 
+KERNEL = {"not_deterministic": "UnimplementedError: no deterministic kernel"}
+
+
+def on_a_gpu(last, baseline=BASELINE):
+    """The verdict if an operation has no deterministic kernel, so that the sums of each run are rounded otherwise."""
+    known = replace(baseline, ranks=tuple(replace(rank, facts={**rank.facts, **KERNEL}) for rank in baseline.ranks))
+    return verdict(last, known)
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_values_of_a_run_that_rounds_otherwise_are_no_lost_state(after):
+    last = continued(after)
+    every = tuple(item.kind for item in RANK.variables if item.dtype.startswith("float"))
+    rounded = replace(
+        moved(last, SLIGHTLY), resumed={at: changed(v, every, SLIGHTLY) for at, v in last.resumed.items()}
+    )
+    assert verdict(rounded).verdict is RecoveryVerdict.DIVERGED
+    undecided = on_a_gpu(rounded)
+    assert undecided.verdict is RecoveryVerdict.UNDECIDED
+    assert "no deterministic kernel" in undecided.details
+    assert on_a_gpu(last).verdict is RecoveryVerdict.EXACT
+
+
+def test_a_program_that_begins_anew_is_found_however_it_rounds():
+    anew = replace(continued(0), facts={"no_loop": False, "epochs": ()})
+    assert on_a_gpu(anew).resumed_at == 0
+    again = on_a_gpu(replace(RANK, resumed={2: RANK.initial}, steps=RANK.steps[:2]))
+    assert again.verdict not in (RecoveryVerdict.EXACT, RecoveryVerdict.EQUAL, RecoveryVerdict.UNDECIDED)
+
+
 def test_a_program_with_no_steps_left_shows_no_difference_that_could_be_missing():
     """Only a further step shows what its last attempt has not restored."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
+from pytest_ddl.guarding import guard as guard_module
 from pytest_ddl.guarding.copies import Bundle, Holding
-from pytest_ddl.guarding.guard import NOTHING, duplicated
+from pytest_ddl.guarding.guard import NOTHING, Guard, duplicated
 from pytest_ddl.guarding.judging import Moment, in_order, of_numbers, of_variables, text_of
 from pytest_ddl.records import VariableKind, VariableRecord
 from pytest_ddl.training.watching import Watched
@@ -56,6 +59,34 @@ def test_a_tolerance_is_a_fraction_of_the_largest_value() -> None:
     near = Moment(9, 2, lambda _item: 0.01)
     assert found(held([0.0, 100.0], [0.9, 100.0]), moment=near) == []
     assert [one[0] for one in found(held([0.0, 100.0], [1.1, 100.0]), moment=near)] == ["replicas-diverged"]
+
+
+def guard_of(*devices: str, steps: int) -> Any:
+    strategy = SimpleNamespace(num_replicas_in_sync=len(devices), extended=SimpleNamespace(worker_devices=devices))
+    # Only what decides how far copies may differ. The rest needs variables of TensorFlow.
+    made: Any = Guard.__new__(Guard)
+    made._tolerance, made._grows, made.steps = guard_module._usual_tolerance(strategy), True, steps
+    return made
+
+
+def allowed(guard: Any, kind: VariableKind = VariableKind.TRAINABLE, floating: bool = True) -> float:
+    variable = SimpleNamespace(dtype=SimpleNamespace(is_floating=floating, size=4))
+    item = SimpleNamespace(record=SimpleNamespace(kind=kind), variable=variable)
+    return float(guard._tolerance_of(item))
+
+
+@pytest.mark.slow  # for TensorFlow
+def test_copies_on_gpus_may_differ_by_rounding() -> None:
+    """A real job is not deterministic, and adds the gradients of an embedding in another order on each GPU."""
+    on_cpus, on_gpus = (guard_of(f"/device:{kind}:0", f"/device:{kind}:1", steps=100) for kind in ("CPU", "GPU"))
+    assert allowed(on_cpus) == 0.0
+    ulp = float(np.spacing(np.float32(1.0)))
+    assert 10 * ulp < allowed(on_gpus) < 1e-4
+    assert allowed(on_gpus, VariableKind.LEARNING_RATE) == allowed(on_gpus, floating=False) == 0.0
+    moment = Moment(100, 2, lambda _item: allowed(on_gpus))
+    assert found(held([1.0], [1.0 + ulp]), moment=moment) == []
+    assert found(held([1.0], [1.0 + ulp])) != []
+    assert found(held([1.0], [1.001]), moment=moment) != []
 
 
 def test_values_that_are_finite_nowhere_have_no_cause() -> None:
