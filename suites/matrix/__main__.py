@@ -49,6 +49,15 @@ def parser() -> argparse.ArgumentParser:
     add("--rest", action="store_true", help="run what failed or did not run, and keep the other outcomes")
     add("--pytest", nargs=1, action="extend", default=[], metavar="ARGUMENT", help="further argument for pytest")
     _add_folder(runs)
+    told = "make the result of a cell from lines that were recorded on another machine, for example by tests/gpu/run.sh"
+    reads = commands.add_parser("read", help=told, description=told)
+    add = reads.add_argument
+    add("cell", metavar="CELL", help="id of the cell")
+    add(
+        "lines", nargs="+", type=Path, metavar="FILE", help="lines of runs, each of which has left out what was settled"
+    )
+    add("--tier", choices=tiers.TIERS, default="core", help="tests that ran (default: %(default)s)")
+    _add_folder(reads)
     pages = commands.add_parser("page", help="write the page from the results")
     pages.add_argument("--add", action="store_true", help="keep the cells of the page that have no result here")
     pages.add_argument("--before", type=Path, metavar="FOLDER", help="older results, to show what changed")
@@ -66,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         with interruptible():
-            return {"list": _list, "run": _run, "page": _page}[options.command](options)
+            return {"list": _list, "run": _run, "read": _read, "page": _page}[options.command](options)
     except KeyboardInterrupt:
         return INTERRUPTED
     except ValueError as error:
@@ -106,6 +115,14 @@ def _run(options: argparse.Namespace) -> int:
         _say(f"{cell}: {line(result)}")
         worst = max(worst, {results.ERROR: FAILED, results.FAIL: WRONG}.get(result.outcome, OK))
     return worst
+
+
+def _read(options: argparse.Namespace) -> int:
+    (cell,) = chosen(plan().cells, [options.cell])
+    result = results.of_runs(cell, options.tier, [results.lines_of(path) for path in options.lines])
+    results.write(options.folder / "results", result)
+    _say(f"{cell}: {line(result)}")
+    return {results.ERROR: FAILED, results.FAIL: WRONG}.get(result.outcome, OK)
 
 
 def line(result: results.Result) -> str:

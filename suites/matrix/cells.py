@@ -19,6 +19,10 @@ FILE = Path(__file__).with_name("cells.toml")
 SUBJECTS = ("keras", "tf_keras")
 NEWEST = "newest"
 NIGHTLY = "nightly"
+DEVICES = ("", "gpu")
+"""Kinds of devices of a cell; empty for CPUs."""
+ONE_GPU = "one_device,mirrored,multi_worker_mirrored,parameter_server,central_storage"
+"""Strategies that one GPU can run, with virtual ones for replicas. Others need several, a TPU or NCCL."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +37,23 @@ class Cell:
     """Package that is tested."""
     oldest: bool = False
     """True for the oldest supported version of all other packages."""
+    device: str = ""
+    """``gpu`` for replicas on one GPU; such a cell runs only if it is named."""
 
     @property
     def id(self) -> str:
         """Name of its files."""
         keras = self.subject if self.subject != SUBJECTS[0] else f"keras-{self.keras}"
-        return f"tf-{self.tensorflow}-{keras}{'-oldest' if self.oldest else ''}"
+        return f"tf-{self.tensorflow}-{keras}{'-oldest' if self.oldest else ''}{self._on}"
+
+    @property
+    def _on(self) -> str:
+        return f"-{self.device}" if self.device else ""
 
     @property
     def environment(self) -> str:
         """Name of the environment, which cells with the same TensorFlow share."""
-        return f"tf-{self.tensorflow}{'-oldest' if self.oldest else ''}"
+        return f"tf-{self.tensorflow}{'-oldest' if self.oldest else ''}{self._on}"
 
     @property
     def nightly(self) -> bool:
@@ -53,7 +63,8 @@ class Cell:
     def __str__(self) -> str:
         series = self.tensorflow if self.nightly else self.tensorflow.rpartition(".")[0]
         keras = f"tf_keras {series}" if self.subject != SUBJECTS[0] else f"Keras {self.keras}"
-        return f"TF {self.tensorflow} + {keras}{', oldest dependencies' if self.oldest else ''}"
+        rest = f"{', oldest dependencies' if self.oldest else ''}{', one GPU' if self.device else ''}"
+        return f"TF {self.tensorflow} + {keras}{rest}"
 
     def at(self, versions: Mapping[str, str]) -> Cell:
         """Return the cell with the versions that ran in it, for each package whose version it does not fix."""
@@ -61,11 +72,11 @@ class Cell:
         return replace(self, tensorflow=tensorflow, keras=versions.get("keras", self.keras))
 
     @property
-    def order(self) -> tuple[bool, Version, bool, Version, bool]:
+    def order(self) -> tuple[bool, Version, bool, Version, bool, str]:
         """Sort key: by TensorFlow, then by Keras, tf_keras last."""
         keras = Version("0" if self.keras in (NEWEST, NIGHTLY) else self.keras)
         tensorflow = Version("0" if self.nightly else self.tensorflow)
-        return self.nightly, tensorflow, self.subject != SUBJECTS[0], keras, not self.oldest
+        return self.nightly, tensorflow, self.subject != SUBJECTS[0], keras, not self.oldest, self.device
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -96,9 +107,12 @@ def load(text: str) -> Plan:
 
 
 def _cells(entry: dict[str, Any]) -> Iterable[Cell]:
-    unknown = sorted(set(entry) - {"tensorflow", "keras", "subject", "oldest"})
+    unknown = sorted(set(entry) - {"tensorflow", "keras", "subject", "oldest", "device"})
     missing = [key for key in ("tensorflow", "keras") if not entry.get(key)]
     subject = entry.get("subject", SUBJECTS[0])
+    device = entry.get("device", DEVICES[0])
+    if device not in DEVICES:
+        raise ValueError(f"{FILE.name}: {entry}: device must be gpu, or missing")
     if unknown or missing or subject not in SUBJECTS:
         raise ValueError(f"{FILE.name}: {entry}: unknown {unknown}, missing {missing}; subjects: {', '.join(SUBJECTS)}")
     for tensorflow in entry["tensorflow"]:
@@ -110,7 +124,7 @@ def _cells(entry: dict[str, Any]) -> Iterable[Cell]:
                     raise ValueError(f"{FILE.name}: {entry}: TensorFlow and Keras are both {NIGHTLY}, or none is")
             except (InvalidVersion, TypeError):
                 raise ValueError(f"{FILE.name}: {entry}: {tensorflow!r} and {keras!r} must be versions") from None
-            yield Cell(tensorflow, keras, subject, bool(entry.get("oldest", False)))
+            yield Cell(tensorflow, keras, subject, bool(entry.get("oldest", False)), device)
 
 
 def plan() -> Plan:
@@ -129,7 +143,7 @@ def newest() -> dict[str, str]:
 def chosen(cells: Sequence[Cell], words: Sequence[str]) -> list[Cell]:
     """Return the cells whose id has one of the words in it, and all cells if there are no words.
 
-    A word that is a whole id stands for that cell only.
+    A word that is a whole id stands for that cell only. A cell on a GPU must be named by its whole id.
 
     :raises ValueError: if a word is in no id. The message lists the ids.
     """
@@ -140,5 +154,6 @@ def chosen(cells: Sequence[Cell], words: Sequence[str]) -> list[Cell]:
     return [
         cell
         for cell in cells
-        if not words or any(word == cell.id or (word not in ids and word in cell.id) for word in words)
+        if (not words and not cell.device)
+        or any(word == cell.id or (word not in ids and word in cell.id and not cell.device) for word in words)
     ]

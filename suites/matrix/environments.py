@@ -81,7 +81,8 @@ def requirements(cell: Cell, tools: Sequence[str]) -> list[str]:
     others = [oldest(text) for text in (*own, *tools)] if cell.oldest else [*own, *tools]
     if cell.nightly:
         return [*_NIGHTLY, *others]
-    return [f"tensorflow=={cell.tensorflow}", f"tf_keras=={cell.tensorflow.rpartition('.')[0]}.*", *others]
+    libraries = "[and-cuda]" if cell.device else ""
+    return [f"tensorflow{libraries}=={cell.tensorflow}", f"tf_keras=={cell.tensorflow.rpartition('.')[0]}.*", *others]
 
 
 def oldest(text: str) -> str:

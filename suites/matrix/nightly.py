@@ -36,7 +36,7 @@ def compared(results: Sequence[Result]) -> list[dict[str, Any]]:
             for result in results
             if result.tests
             and not result.cell.nightly
-            and (result.cell.subject, result.tier) == (cell.subject, nightly.tier)
+            and (result.cell.subject, result.cell.device, result.tier) == (cell.subject, cell.device, nightly.tier)
         ]
         release = max(releases, key=lambda result: result.cell.order, default=None)
         found.append(

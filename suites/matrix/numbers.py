@@ -52,6 +52,7 @@ def _cell(cell: Cell, result: Result | None) -> Numbers:
         "subject": cell.subject,
         "oldest": cell.oldest,
         "nightly": cell.nightly,
+        **({"device": cell.device} if cell.device else {}),
     }
     if result is None:
         return {**told, "outcome": "not run"}

@@ -117,7 +117,8 @@ def _counted(cell: Numbers) -> str:
 def badge(numbers: Numbers) -> str:
     """Return one line about the newest cell that ran."""
     ran = [cell for cell in numbers["cells"] if cell.get("ran")]
-    plain = [cell for cell in ran if not cell["nightly"] and cell["subject"] == SUBJECTS[0] and not cell["oldest"]]
+    special = ("nightly", "oldest", "device")
+    plain = [cell for cell in ran if cell["subject"] == SUBJECTS[0] and not any(cell.get(name) for name in special)]
     if not plain:
         return "no cell was run"
     newest = max(plain, key=lambda cell: (Version(cell["tensorflow"]), Version(cell["keras"])))
@@ -258,7 +259,8 @@ def _areas(codes: dict[str, str], ran: Sequence[Numbers]) -> Iterable[str]:
 
 
 def _heading(cell: Numbers) -> str:
-    rest = cell["name"].partition(" + ")[2].removeprefix("Keras ").replace(", oldest dependencies", "<br>oldest")
+    rest = cell["name"].partition(" + ")[2].removeprefix("Keras ")
+    rest = rest.replace(", oldest dependencies", "<br>oldest").replace(", one GPU", "<br>GPU")
     return f"{cell['tensorflow']}<br>{rest}"
 
 

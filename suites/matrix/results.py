@@ -144,6 +144,18 @@ def judged(
     return Result(cell, tier, outcome, reason, versions or {}, collected, tests, seconds or {})
 
 
+def of_runs(cell: Cell, tier: str, runs: Iterable[Sequence[Mapping[str, Any]]]) -> Result:
+    """Return the result of several runs, each of which has left out the tests that earlier ones had settled."""
+    tests: tuple[Outcome, ...] = ()
+    result = judged(cell, tier, [])
+    for lines in runs:
+        versions = next((line["versions"] for line in lines if "versions" in line), {})
+        wanted = {"tensorflow": cell.tensorflow, **({"keras": cell.keras} if cell.subject == "keras" else {})}
+        result = judged(cell, tier, lines, problem=_other(versions, wanted), versions=versions, earlier=tests)
+        tests = result.tests
+    return result
+
+
 def _problem(status: int | None, collected: int, tests: Sequence[Outcome]) -> str:
     """Return why a run says nothing about its cell, or an empty text."""
     if status is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_ddl.bench.launching.processes import Processes
-from suites.matrix.cells import SUBJECTS, Cell
+from suites.matrix.cells import ONE_GPU, SUBJECTS, Cell
 from suites.matrix.environments import ROOT, Environment, SetUpError, prepare
 from suites.matrix.recording import KEPT, OPTION
 from suites.matrix.results import STRUCK, Outcome, Result, judged, lines_of, write
@@ -125,11 +125,12 @@ def command(cell: Cell, environment: Environment, given: Settings, lines: Path) 
     """Return the command that runs the tier in an environment."""
     plugin = [] if environment.has_plugin else ["-p", "pytest_ddl.plugin"]
     subject = [] if cell.subject == SUBJECTS[0] else [f"--ddl-keras={cell.subject}"]
+    places = [f"--ddl-strategy={ONE_GPU}", f"--ddl-device={cell.device}"] if cell.device else ["--ddl-strategy=all"]
     processes = ["-n", str(given.processes)] if given.processes > 1 else ["-p", "no:xdist"]
     return [
         *(str(environment.python), "-m", "pytest", str(ROOT / "suites"), "-q", "-p", "no:cacheprovider", *plugin),
         *("-p", "suites.matrix.recording", f"{OPTION}={lines}"),
-        *("--ddl-strategy=all", f"--ddl-tier={given.tier}", *subject, *processes, *given.arguments),
+        *(*places, f"--ddl-tier={given.tier}", *subject, *processes, *given.arguments),
     ]
 
 

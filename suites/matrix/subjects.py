@@ -40,7 +40,8 @@ def pairs(cells: Sequence[Numbers]) -> Iterator[tuple[int, int]]:
         alike = [
             position
             for position, one in enumerate(cells)
-            if one["subject"] == SUBJECTS[0] and all(one[key] == cell[key] for key in ("tensorflow", "tier", "oldest"))
+            if one["subject"] == SUBJECTS[0]
+            and all(one.get(key) == cell.get(key) for key in ("tensorflow", "tier", "oldest", "device"))
         ]
         if alike:
             yield max(alike, key=lambda position: Version(cells[position]["keras"])), other

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.launching.processes import GRACE, Processes
+from suites.matrix.cells import ONE_GPU
 from suites.matrix.recording import KEPT, OPTION
 from suites.matrix.results import lines_of, merged
 
@@ -32,8 +33,6 @@ PATIENCE = 8.0
 """Seconds that an interrupted check has for its summary, before it is killed."""
 _ENDING = PATIENCE + GRACE + 1
 """Seconds between the limit of a check and its end at the latest."""
-STRATEGIES = "one_device,mirrored,multi_worker_mirrored,parameter_server,central_storage"
-"""Strategies for which one GPU is enough."""
 _COMPUTES = """
 import tensorflow as tf
 from pytest_ddl.strategies.gpu_check import check_gpus
@@ -75,7 +74,7 @@ def _suite(folder: Path, tier: str, processes: int) -> list[str]:
     kept, lines = folder / f"{tier}.kept.json", folder / f"{tier}-{len(before) + 1}.jsonl"
     kept.write_text(json.dumps(settled), encoding="utf-8")
     lines.write_text(json.dumps({"left_out": settled}) + "\n", encoding="utf-8")
-    where = ("suites", f"--ddl-tier={tier}", "--ddl-device=gpu", f"--ddl-strategy={STRATEGIES}")
+    where = ("suites", f"--ddl-tier={tier}", "--ddl-device=gpu", f"--ddl-strategy={ONE_GPU}")
     return _pytest(*where, "-n", str(processes), "-p", "suites.matrix.recording", f"{OPTION}={lines}", f"{KEPT}={kept}")
 
 

@@ -303,6 +303,52 @@ def test_a_cell_has_the_numbers_of_its_tests_and_the_versions_of_other_packages(
     assert "* TF 2.18.1, TF 2.21.0: python 3.11.7" in text
 
 
+ON_A_GPU = Cell("2.21.0", "3.15.1", device="gpu")
+
+
+def test_runs_that_leave_out_what_was_settled_give_one_cell():
+    end = {"exit": 0, "versions": {"tensorflow": "2.21.0", "keras": "3.15.1"}}
+    cut = [{"left_out": []}, {"collected": 3}, line(), line("a.py::other", outcome="fail", reason="was mended")]
+    rest = [{"left_out": [["a.py::test", line()["variant"]]]}, {"collected": 2}]
+    rest += [line("a.py::other"), line("a.py::third", outcome="xfail", reason=KNOWN), end]
+    whole = results.of_runs(ON_A_GPU, "core", [cut, rest])
+    assert (whole.outcome, whole.reason, whole.collected) == ("pass", "", 3)
+    assert whole.counts == {"pass": 2, "xfail": 1, "fail": 0, "skip": 0, "not run": 0}
+    assert results.of_runs(ON_A_GPU, "core", [cut]).outcome == "error"
+    assert results.of_runs(ON_A_GPU, "core", [cut, rest[:-1]]).reason == "the run did not come to its end"
+    other = [*rest[:-1], {**end, "versions": {"tensorflow": "2.20.0", "keras": "3.15.1"}}]
+    assert results.of_runs(ON_A_GPU, "core", [cut, other]).reason == "the run ended with tensorflow 2.20.0"
+    assert results.of_runs(ON_A_GPU, "core", []).outcome == "error"
+
+
+def test_a_cell_on_a_gpu_has_a_column_and_is_not_the_newest_cell():
+    on_cpus, on_gpus = result(NEW, line()), result(ON_A_GPU, line(outcome="xfail", reason=KNOWN))
+    found = json.loads(json.dumps(numbers.numbers([on_cpus, on_gpus])))
+    text = page.page(found)
+    assert "| item | under | 2.21.0<br>3.15.1 | 2.21.0<br>3.15.1<br>GPU |" in text
+    assert "| TF 2.21.0 + Keras 3.15.1, one GPU | smoke |" in text
+    assert page.badge(found) == page.badge(json.loads(json.dumps(numbers.numbers([on_cpus]))))
+
+
+def test_the_command_of_a_cell_on_a_gpu_has_the_strategies_that_one_gpu_can_run(tmp_path):
+    environment = Environment(Path("python"), (), {}, has_plugin=True)
+    words = pytest_command(ON_A_GPU, environment, command.Settings(tmp_path, "core"), tmp_path / "lines")
+    assert "--ddl-device=gpu" in words
+    (strategies,) = (word for word in words if word.startswith("--ddl-strategy="))
+    assert "model_parallel" not in strategies
+
+
+def test_lines_of_another_machine_are_read(tmp_path, capsys):
+    lines = tmp_path / "core-1.jsonl"
+    versions = {"tensorflow": "2.21.0", "keras": "3.15.1"}
+    texts = [{"collected": 1}, line(), {"exit": 0, "versions": versions}]
+    lines.write_text("\n".join(map(json.dumps, texts)) + "\n", encoding="utf-8")
+    assert command.main(["read", ON_A_GPU.id, str(lines), f"--folder={tmp_path}"]) == 0
+    assert "one GPU: pass; 1 pass" in capsys.readouterr().out
+    (found,) = results.read(tmp_path / "results")
+    assert (found.cell, found.tier) == (ON_A_GPU, "core")
+
+
 def test_what_changed_since_older_results():
     before = [
         result(

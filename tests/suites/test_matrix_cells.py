@@ -38,6 +38,7 @@ def test_a_cell_has_the_package_that_is_tested_in_its_name():
         ("[[cells]]\ntensorflow = ['2.16.2']\nkeras = ['3.3.3', '3.3.3']\n", "may occur once: tf-2.16.2-keras-3.3.3"),
         ("[[cells]]\ntensorflow = ['2.16.2']\nkeras = ['3.3.3']\nsubject = 'torch'\n", "subjects: keras, tf_keras"),
         ("[[cells]]\ntensorflow = ['nightly']\nkeras = ['3.3.3']\n", "both nightly"),
+        ("[[cells]]\ntensorflow = ['2.16.2']\nkeras = ['3.3.3']\ndevice = 'tpu'\n", "device must be gpu"),
         ("cell = []\n", r"unknown \['cell'\]"),
     ],
 )
@@ -61,6 +62,16 @@ def test_cells_are_chosen_by_parts_of_their_ids():
     assert chosen([oldest, CELL], ["keras-3.8.0"]) == [oldest, CELL]
     with pytest.raises(ValueError, match=r"no cell has '3\.99' in its id: tf-2"):
         chosen([CELL, NEW], ["3.99"])
+
+
+def test_a_cell_on_a_gpu_runs_only_if_it_is_named():
+    (there,) = load("[[cells]]\ntensorflow = ['2.18.1']\nkeras = ['3.8.0']\ndevice = 'gpu'\n").cells
+    assert (there.id, str(there)) == ("tf-2.18.1-keras-3.8.0-gpu", "TF 2.18.1 + Keras 3.8.0, one GPU")
+    assert chosen([CELL, there], []) == chosen([CELL, there], ["keras-3.8"]) == [CELL]
+    assert chosen([CELL, there], [there.id]) == [there]
+    assert requirements(there, [])[0] == "tensorflow[and-cuda]==2.18.1"
+    assert there.environment != CELL.environment
+    assert [cell.id for cell in plan().cells if cell.device]
 
 
 def probe(tensorflow: str, keras: str, *, python: str = "3.11.7", **versions: str) -> dict[str, object]:
