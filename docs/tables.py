@@ -55,14 +55,16 @@ def _code(text: str) -> str:
 
 
 def options_table() -> str:
-    """Return the table of options, each with its environment variable, ini value and default."""
+    """Return the table of options, each with its default. Its environment variable and ini value follow from its name."""
     rows = []
     for option in OPTIONS:
+        name = option.flag.removeprefix("--").replace("-", "_")
+        assert (option.env, option.ini) == (f"PYTEST_{name.upper()}", name), f"the page does not say this for {name}"
         value = "|".join(option.choices) or option.metavar
         flag = option.flag if option.is_flag else f"{option.flag}={value}"
         default = "off" if option.is_flag else _code(str(option.default))
-        rows.append((_code(flag), _code(option.env), _code(option.ini), default, option.help))
-    return _table(("option", "environment", "ini", "default", "what it does"), rows)
+        rows.append((_code(flag), default, option.help))
+    return _table(("option", "default", "what it does"), rows)
 
 
 def markers_table() -> str:
