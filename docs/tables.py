@@ -55,7 +55,7 @@ def _code(text: str) -> str:
 
 
 def options_table() -> str:
-    """Return the table of options, each with its default. Its environment variable and ini value follow from its name."""
+    """Return the table of options, each with its default. Variable and ini value follow from the name of an option."""
     rows = []
     for option in OPTIONS:
         name = option.flag.removeprefix("--").replace("-", "_")

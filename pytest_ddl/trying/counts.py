@@ -13,6 +13,7 @@ _COUNT = "num_replicas_in_sync"
 _ASSIGNING = ("assign", "assign_add", "assign_sub", "set_weights")
 _CALLBACK = re.compile("on_(.+_)?(begin|end)")
 _RATE = re.compile("(^|_)(lr|rate)$")
+_SIZE = re.compile("batch|size|bs$|buffer|steps|examples|samples", re.IGNORECASE)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -34,13 +35,24 @@ def line_with_bare_count(code: str, told: Collection[int]) -> int | None:
     :param told: lines that got the number of the strategy on one device. A replica function and a ``train_step`` read
         the true number, so their lines are not among them.
     """
+    return min((node.lineno for node, _, bare in _uses(code, told) if bare), default=None)
+
+
+def line_with_other_count(code: str, told: Collection[int]) -> int | None:
+    """Return the first line that uses the number of replicas for what may be no size of a batch: a learning rate."""
+    return min(
+        (node.lineno for node, around, _ in _uses(code, told) if not any(map(_names_size, around))), default=None
+    )
+
+
+def _uses(code: str, told: Collection[int]) -> Iterator[tuple[ast.expr, list[ast.AST], bool]]:
+    """Yield each use of the number, the nodes around it, and True if it is certainly no size of a batch."""
     tree = ast.parse(code)
     copies = _copies(tree, told)
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     bodies = bodies_of(tree.body)
     given = [node.args[0] for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_run(node)]
     replica_functions = reached(given, bodies)
-    lines = []
     for node in (node for node in ast.walk(tree) if isinstance(node, ast.expr)):
         around = list(_around(node, parents))
         if not (_is_copy(node, copies) or (_is_read(node) and _is_told([node, *around], told))):
@@ -52,9 +64,7 @@ def line_with_bare_count(code: str, told: Collection[int]) -> int | None:
         ) or _may_change_weights(around)
         # What a function of the script does with an argument is unknown, and most compute a size from it.
         given_on = any(isinstance(one, ast.Call) and _name(one) in bodies for one in around)
-        if inside or not (given_on or any(_is_size(one, node) for one in around)):
-            lines.append(node.lineno)
-    return min(lines, default=None)
+        yield node, around, inside or not (given_on or any(_is_size(one, node) for one in around))
 
 
 def _copies(tree: ast.AST, told: Collection[int]) -> set[str]:
@@ -128,10 +138,21 @@ def _named(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
+def _names_size(node: ast.AST) -> bool:
+    """Return whether a node gives what is computed in it to something with the name of a size."""
+    if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return all(_SIZE.search(_named(target)) for target in targets)
+    if isinstance(node, ast.keyword):
+        return bool(_SIZE.search(node.arg or ""))
+    return isinstance(node, ast.Call) and bool(_SIZE.search(_name(node)))
+
+
 def _is_size(node: ast.AST, count: ast.AST) -> bool:
     """Return whether a node computes the size of a batch from the number."""
-    if isinstance(node, ast.BinOp):
-        quotient = isinstance(node.op, ast.FloorDiv) and any(part is count for part in ast.walk(node.right))
+    if isinstance(node, ast.BinOp | ast.AugAssign):
+        right = node.right if isinstance(node, ast.BinOp) else node.value
+        quotient = isinstance(node.op, ast.FloorDiv) and any(part is count for part in ast.walk(right))
         return isinstance(node.op, ast.Mult) or quotient
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "int":
         return not any(argument is count for argument in node.args)

@@ -112,6 +112,8 @@ class Meaning(Enum):
     """The number of the compared strategy everywhere. A loss that is divided twice also agrees under it."""
     NOTHING = "nothing"
     """The true number everywhere. Batches are joined to global batches."""
+    OWN = "own"
+    """The true number everywhere. Batches are what the script makes of it, and may be smaller."""
 
 
 class _Constructor(type):
@@ -233,7 +235,7 @@ def tell_replicas(put: Replacements, strategy: Any, told: int, meaning: Meaning,
             return true
         found.counts_replicas = True
         inside = tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
-        if meaning is Meaning.NOTHING or (inside and meaning is Meaning.BATCHES):
+        if meaning in (Meaning.NOTHING, Meaning.OWN) or (inside and meaning is Meaning.BATCHES):
             return true
         found.told.setdefault(place())
         return told

@@ -10,9 +10,9 @@ from typing import Any
 
 from pytest_ddl.equivalence.diagnosis.limitations import known_limitation
 from pytest_ddl.equivalence.verdict.report import DivergenceError, Report
-from pytest_ddl.records import TrainingRecord
+from pytest_ddl.records import TrainingRecord, VariableKind
 from pytest_ddl.run_facts import ScriptRecord
-from pytest_ddl.trying.counts import line_with_bare_count, line_with_copied_count
+from pytest_ddl.trying.counts import line_with_bare_count, line_with_copied_count, line_with_other_count
 from pytest_ddl.trying.found import OWN_ERRORS, explained, text_of, text_of_cell
 from pytest_ddl.trying.program import TriedScript
 from pytest_ddl.trying.strategies import Meaning
@@ -39,6 +39,14 @@ _SHARED = (
     "computes the same, right or wrong; with its own number it computes something else. Read "
     "strategy.num_replicas_in_sync in the replica function itself, or divide by the global batch size only"
 )
+_SAME_BATCHES = (
+    "the number of replicas enters the arithmetic here, and no batch grows with it. With its own number, one device "
+    "gets the same batches and trains in another way. A learning rate should follow the global batch size, not the "
+    "number of replicas: make the global batch size BATCH_PER_REPLICA * strategy.num_replicas_in_sync, or leave the "
+    "number out here"
+)
+_RATE = "Such a rate is usual if the global batch grows as much. Whether it trains as well was not compared"
+_LEFT_OPEN = f"{'left open:':<13}"
 _SLOW = "the script did not end in time on one device. Give it more time (--timeout=SECONDS) or less work (--steps=1)"
 
 _OTHER_KERAS = "tf_keras may not have this limit: try it with --keras=tf_keras"
@@ -106,8 +114,8 @@ def _compared(
     if error is not None:
         report = _with_another_meaning(compare, script, arguments, error)
         tell(_summary(report))
-    else:
-        _refuse_shared_count(compare, script, arguments, report)
+    elif left_open := _shared_count(compare, script, arguments, report):
+        tell(f"{_summary(report)}\n{_LEFT_OPEN} {left_open}")
     failed = [cell for cell in _script(report.reference).failed if cell.error not in _CUT]
     failed = [cell for cell in failed if script.source.needs_cell(cell.cell)]
     if failed:
@@ -146,19 +154,48 @@ def _with_another_meaning(
     raise error
 
 
-def _refuse_shared_count(
+def _shared_count(
     compare: Callable[..., Report], script: TriedScript, arguments: Mapping[str, Any], report: Report
-) -> None:
-    """Raise an exception if both runs compute with the number of the strategy, and one device differs with its own.
+) -> str:
+    """Ask what both runs compute with the number of the strategy, beside the size of a batch.
 
-    Its own number gives batches of another size, too, unless they are joined. So only code that uses the number for
-    something else is asked about.
+    One device runs with its own number, too. Its batches may then be smaller, so a second run joins them. Only code
+    that may use the number for something else is asked about.
+
+    :return: a line for the output if only a learning rate grows with the global batch; empty if nothing does.
+    :raises UndecidedError: if one device trains in another way, and that is not a learning rate beside a batch.
     """
-    line = line_with_bare_count(script.source.code, _told_lines(script, report))
+    told = _told_lines(script, report)
+    bare = line_with_bare_count(script.source.code, told)
+    line = line_with_other_count(script.source.code, told) if bare is None else bare
     if line is None or script.meaning is not Meaning.BATCHES:
-        return
-    if _under(compare, replace(script, meaning=Meaning.NOTHING), arguments) is None:
-        raise UndecidedError(f"{script.source.file}:{line}: {_SHARED}")
+        return ""
+    place = f"{script.source.file}:{line}"
+    own = _report_of(compare, replace(script, meaning=Meaning.OWN), arguments)
+    if own.verdict in ("pass", "known"):
+        return ""
+    before, after = _first_step(report), _first_step(own)
+    if before[0] == after[0] is not None:
+        raise UndecidedError(f"{place}: {_SAME_BATCHES}")
+    if _under(compare, replace(script, meaning=Meaning.NOTHING), arguments) is not None:
+        return ""
+    if bare is not None or before[1] == after[1]:
+        raise UndecidedError(f"{place}: {_SHARED}")
+    rates = (", ".join(f"{rate:.6g}" for rate in rates) for rates in (before[1], after[1]))
+    return "the learning rate follows the number of replicas ({}): {} in both runs, {} on one device alone. {}".format(
+        f"{Path(script.source.file).name}:{line}", *rates, _RATE
+    )
+
+
+def _first_step(report: Report) -> tuple[int | None, tuple[float, ...]]:
+    """Return how many examples one device consumed in its first step, if this is known, and its learning rates."""
+    rank = report.reference.ranks[0] if report.reference is not None and report.reference.ranks else None
+    if rank is None or not rank.steps:
+        return None, ()
+    step = rank.steps[0]
+    rates = [one.index for one in rank.variables if one.kind is VariableKind.LEARNING_RATE]
+    values = (step.snapshot[index][0] for index in rates if index in step.snapshot)
+    return sum(batch.size for batch in step.batches) or None, tuple(map(float, values))
 
 
 def _told_lines(script: TriedScript, report: Report) -> set[int]:
@@ -227,11 +264,18 @@ def _open_metrics(report: Report) -> tuple[str, ...]:
     return report.inconclusive
 
 
+def _report_of(compare: Callable[..., Report], script: TriedScript, arguments: Mapping[str, Any]) -> Report:
+    """Return the report of a comparison, also of one that fails."""
+    try:
+        return compare(script, **arguments)
+    except DivergenceError as error:
+        return error.report
+
+
 def _under(compare: Callable[..., Report], script: TriedScript, arguments: Mapping[str, Any]) -> Report | None:
     """Return the report of a comparison, or ``None`` if it fails."""
-    try:
-        report = compare(script, **arguments)
-    except DivergenceError:
+    report = _report_of(compare, script, arguments)
+    if report.verdict == "fail":
         return None
     _refuse_open(report)
     return report
@@ -253,4 +297,4 @@ def _summary(report: Report) -> str:
         same = f"one device reads the number of the strategy, too ({', '.join(told)})"
         lines.append(f"{'replicas:':<13} {same}: what follows from it, such as a learning rate, is equal in both runs")
     lines.append(f"{'compared:':<13} {steps} step(s)")
-    return "\n".join([*lines, *(f"{'left open:':<13} {reason}" for reason in _open_metrics(report))])
+    return "\n".join([*lines, *(f"{_LEFT_OPEN} {reason}" for reason in _open_metrics(report))])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddl.trying.counts import line_with_bare_count, line_with_copied_count
+from pytest_ddl.trying.counts import line_with_bare_count, line_with_copied_count, line_with_other_count
 
 COPY = "n = strategy.num_replicas_in_sync\n"
 REPLICA = "def step(x):\n    return mean(x){}\nstrategy.run(step, args=(x,))\n"
@@ -84,3 +84,21 @@ def test_a_number_that_is_true_is_no_bare_use(uses: tuple[str, str], told: tuple
 )
 def test_a_copy_of_the_number_of_replicas_is_found_in_functions(code: str, line: int | None) -> None:
     assert line_with_copied_count(code, told=(1,)) == line
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("rate = 0.1 * n\n", 2),
+        ("rate = 0.1\nrate *= n\n", 3),
+        ("sgd = SGD(learning_rate=0.1 * n)\n", 2),
+        ("BATCH_SIZE = 16 * n\n", None),
+        ("global_bs = 16\nglobal_bs *= n\n", None),
+        ("dataset = dataset.batch(16 * n)\n", None),
+        ("model.fit(x, batch_size=16 * n)\n", None),
+        ("self.steps_per_epoch = rows // (16 * n)\n", None),
+    ],
+)
+def test_products_without_the_name_of_a_size_are_asked_about(code: str, line: int | None) -> None:
+    assert line_with_other_count(COPY + code, told=(1, 2)) == line
+    assert line_with_bare_count(COPY + code, told=(1, 2)) is None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ddl.equivalence.findings import Doubt
+from pytest_ddl.records import VariableKind
 from pytest_ddl.run_facts import ScriptRecord
 from pytest_ddl.trying.program import TriedScript
 from pytest_ddl.trying.source import Script
@@ -56,3 +57,48 @@ def test_anything_else_that_stays_open_leaves_a_script_undecided(check: str, tmp
     report = report_with(Doubt("METRIC-EQ", "not compared: fn"), Doubt(check, "the bound is too wide"))
     with pytest.raises(UndecidedError, match="the bound is too wide"):
         decide(report, tmp_path)
+
+
+RATES = "n = strategy.num_replicas_in_sync\nrate = 0.1 * n\n"
+
+
+def one_device(verdict: str, examples: int, rate: float) -> Any:
+    """A report with what one device consumed in its first step."""
+    step = SimpleNamespace(batches=[SimpleNamespace(size=examples)], snapshot={7: (rate,)})
+    variables = [SimpleNamespace(index=7, kind=VariableKind.LEARNING_RATE)]
+    facts = {"script": ScriptRecord(told=("script.py:1",))}
+    rank = SimpleNamespace(facts=facts, steps=[step], variables=variables)
+    report = report_with()
+    report.verdict, report.reference = verdict, SimpleNamespace(ranks=[rank], num_steps=1, errors=())
+    return report
+
+
+def decided(folder: Path, code: str, **reports: Any) -> str:
+    """Return the last text about a script, of which each meaning of the number of replicas has its report."""
+    (folder / "script.py").write_text(code)
+    texts = list[str]()
+    script = TriedScript(Script.read(folder / "script.py"), failing=())
+    compare_script(lambda train, **_given: reports[train.meaning.name], script, {}, texts.append)
+    return texts[-1]
+
+
+def test_a_learning_rate_that_grows_with_the_batch_is_named(tmp_path: Path) -> None:
+    joined = one_device("fail", 8, 0.1)
+    text = decided(tmp_path, RATES, BATCHES=one_device("pass", 8, 0.2), OWN=one_device("fail", 4, 0.1), NOTHING=joined)
+    assert "the learning rate follows the number of replicas (script.py:2): 0.2 in both runs, 0.1 on" in text
+
+
+@pytest.mark.parametrize("verdict", ["pass", "known"])
+def test_a_number_that_changes_nothing_is_not_named(verdict: str, tmp_path: Path) -> None:
+    reports = {"BATCHES": one_device("pass", 8, 0.1), "OWN": one_device(verdict, 8, 0.1)}
+    assert "left open" not in decided(tmp_path, RATES, **reports)
+    reports |= {"OWN": one_device("fail", 4, 0.1), "NOTHING": one_device(verdict, 8, 0.1)}
+    assert "left open" not in decided(tmp_path, RATES, **reports)
+
+
+@pytest.mark.parametrize(("examples", "says"), [(8, "no batch grows with it"), (4, "computes something else")])
+def test_another_number_in_the_arithmetic_is_undecided(examples: int, says: str, tmp_path: Path) -> None:
+    rate = 0.1 if examples == 8 else 0.2
+    reports = {"OWN": one_device("fail", examples, rate), "NOTHING": one_device("fail", 8, rate)}
+    with pytest.raises(UndecidedError, match=rf"script\.py:2: .*{says}"):
+        decided(tmp_path, RATES, BATCHES=one_device("pass", 8, 0.2), **reports)
