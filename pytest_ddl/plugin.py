@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,9 @@ if TYPE_CHECKING:
     from pytest_ddl.equivalence.verdict.report import Report
     from pytest_ddl.faults.report import FaultReport
     from pytest_ddl.harness import Harness
+    from pytest_ddl.items.unused import FixtureCalls
     from pytest_ddl.strategies.spec import StrategySpec
 
-_CALLS = pytest.StashKey[dict[str, int]]()
-"""Fixture that a test must call -> number of calls."""
-_FOLLOWED = pytest.StashKey[Callable[[], AbstractContextManager[None]]]()
-"""Follows the threads in which a test calls ``ddl_equivalence``, while its body runs."""
 _CLUSTER = pytest.StashKey["ClusterHandle"]()
 
 
@@ -174,7 +171,8 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    comparisons = item.stash.get(_CALLS, {}).get("ddl_equivalence", 0)
+    calls = _calls(item)
+    comparisons = calls.numbers.get("ddl_equivalence", 0) if calls else 0
     if comparisons:
         from pytest_ddl.comparisons import attach_comparisons, report_cause, report_expected_ends
 
@@ -202,13 +200,13 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    with pyfuncitem.stash.get(_FOLLOWED, nullcontext)():
+    calls = _calls(pyfuncitem)
+    with calls.threads.followed() if calls else nullcontext():
         result = yield
-    calls, handle = pyfuncitem.stash.get(_CALLS, {}), pyfuncitem.stash.get(_CLUSTER, None)
-    if calls or handle is not None:
+    if calls:
         from pytest_ddl.items.unused import after_body
 
-        after_body(pyfuncitem, calls, handle)
+        after_body(pyfuncitem, calls, pyfuncitem.stash.get(_CLUSTER, None))
     return result
 
 
@@ -266,6 +264,12 @@ def _harness(config: pytest.Config) -> Harness:
     from pytest_ddl.session import harness_of
 
     return harness_of(config)
+
+
+def _calls(item: pytest.Item) -> FixtureCalls | None:
+    """Return the calls that a test made of the fixtures below. One that asks for none of them need not import more."""
+    unused = sys.modules.get("pytest_ddl.items.unused")
+    return item.stash.get(unused.CALLS, None) if unused else None
 
 
 # ----- fixtures -----
@@ -328,7 +332,7 @@ def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iter
     from pytest_ddl.cluster.handle import ClusterHandle
     from pytest_ddl.cluster.obstacles import LaunchError
     from pytest_ddl.items.selection import parse_mark
-    from pytest_ddl.items.unused import after_fixtures
+    from pytest_ddl.items.unused import after_fixtures, calls_of
 
     harness, mark = _harness(request.config), parse_mark(request.node)
     with ExitStack() as stack:
@@ -337,7 +341,8 @@ def ddl_cluster(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Iter
         except (ClusterError, LaunchError) as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
         # The time limit of the test starts when its cluster is ready: how long that takes depends on earlier tests.
-        handle = request.node.stash[_CLUSTER] = ClusterHandle(cluster, time.monotonic() + harness.timeout(mark))
+        deadline, following = time.monotonic() + harness.timeout(mark), calls_of(request.node).threads.training
+        handle = request.node.stash[_CLUSTER] = ClusterHandle(cluster, deadline, following)
         yield handle
     after_fixtures(request.node, handle)
 
@@ -356,21 +361,17 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     from pytest_ddl.comparisons import Equivalence, assert_equivalence
     from pytest_ddl.equivalence.runs.question import explains_arguments
     from pytest_ddl.items.selection import parse_mark
-    from pytest_ddl.training.threads import Threads
+    from pytest_ddl.items.unused import calls_of
 
     harness, mark = _harness(request.config), parse_mark(request.node)
-    calls = request.node.stash.setdefault(_CALLS, {})
-    calls["ddl_equivalence"] = 0
-    threads = Threads()
-    request.node.stash[_FOLLOWED] = threads.followed
+    calls = calls_of(request.node, "ddl_equivalence")
 
     @explains_arguments("ddl_equivalence", Equivalence.__call__)
     @wraps(assert_equivalence)
     def compare(train: Any, **arguments: Any) -> Report | FaultReport:
         __tracebackhide__ = True
-        calls["ddl_equivalence"] += 1
         try:
-            with threads.training():
+            with calls.of("ddl_equivalence"):
                 return assert_equivalence(harness, request.node, _ddl_spec, mark, train, **arguments)
         except LaunchError as error:
             # The reason is outside the program, so its frames explain nothing.
@@ -402,18 +403,17 @@ def ddl_script(
 @pytest.fixture
 def ddl_check(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> Callable[[], None]:
     """Run one check of one object; see :func:`pytest_ddl.conformance.parametrize_with_ddl_checks`."""
+    from pytest_ddl.items.unused import calls_of
     from pytest_ddl.object_checks import checking
 
-    calls = request.node.stash.setdefault(_CALLS, {})
-    calls["ddl_check"] = 0
+    calls = calls_of(request.node, "ddl_check")
     run = checking(_harness(request.config), request.node, _ddl_spec, request.param)
 
     def check() -> None:
         __tracebackhide__ = True
-        calls["ddl_check"] += 1
-        if request.param.check.is_training:
-            calls["ddl_equivalence"] = calls.get("ddl_equivalence", 0) + 1
-        run()
+        trains = request.param.check.is_training
+        with calls.of("ddl_check"), calls.of("ddl_equivalence") if trains else nullcontext():
+            run()
 
     return check
 
@@ -431,18 +431,18 @@ def ddl_gate(request: pytest.FixtureRequest) -> Any:
         pytest.skip("--ddl-gate=BASE..HEAD was not given, so there are no versions to compare")
     from pytest_ddl.bench.gate.gating import GateFailedError, gate_in_test
     from pytest_ddl.items.gated import GATED
+    from pytest_ddl.items.unused import calls_of
 
-    calls = request.node.stash.setdefault(_CALLS, {})
-    calls["ddl_gate"] = 0
+    calls = calls_of(request.node, "ddl_gate")
 
     def measure(target: Any, strategies: Any = ("one_device",), **options: Any) -> Any:
         __tracebackhide__ = True
-        calls["ddl_gate"] += 1
-        try:
-            result = gate_in_test(versions, config.rootpath, target, strategies, **options)
-        except GateFailedError as failed:
-            request.node.user_properties.append((GATED, failed.verdict))
-            pytest.fail(str(failed), pytrace=False)
+        with calls.of("ddl_gate"):
+            try:
+                result = gate_in_test(versions, config.rootpath, target, strategies, **options)
+            except GateFailedError as failed:
+                request.node.user_properties.append((GATED, failed.verdict))
+                pytest.fail(str(failed), pytrace=False)
         request.node.user_properties.append((GATED, result.verdict.value))
         return result
 

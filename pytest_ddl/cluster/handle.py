@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +22,18 @@ class ClusterHandle:
     A task is named as in TF_CONFIG (``"worker:1"``) or by its position in :attr:`tasks`.
     """
 
-    def __init__(self, cluster: Cluster, deadline: float) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        deadline: float,
+        following: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Take control of a cluster.
+
+        :param following: entered for each call of :meth:`run`, so that what ends a thread of the test is not lost.
+        """
         self._cluster = cluster
+        self._following = following
         self._deadline = deadline
         self._killed: set[int] = set()
         self.used = False
@@ -54,6 +65,10 @@ class ClusterHandle:
         :raises ShippingError: if the function, an argument or a result cannot be pickled.
         """
         self.used = True
+        with self._following():
+            return self._run(fn, args, kwargs)
+
+    def _run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         ranks = [rank for rank in range(self._cluster.num_ranks) if rank not in self._killed]
         if not ranks:
             raise RankError(f"all ranks of {self.spec} were killed, so {fn!r} would run nowhere")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+
+from pytest_ddl.training.threads import Threads
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.handle import ClusterHandle
@@ -17,14 +20,39 @@ _DONE = {"ddl_equivalence": "compared", "ddl_check": "checked", "ddl_gate": "mea
 _JUDGED_LATER = pytest.StashKey[bool]()
 
 
-def after_body(item: pytest.Function, calls: Mapping[str, int], handle: ClusterHandle | None) -> None:
+class FixtureCalls:
+    """FixtureCalls of the fixtures that compare something, and the threads in which a test calls them."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        """Fixture that a test must call -> number of calls."""
+        self.threads = Threads()
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Count a call, and follow the thread that makes it."""
+        self.numbers[name] = self.numbers.get(name, 0) + 1
+        with self.threads.training():
+            yield
+
+
+CALLS = pytest.StashKey[FixtureCalls]()
+
+
+def calls_of(item: pytest.Item, *needed: str) -> FixtureCalls:
+    """Return the calls of a test, to which the named fixtures are added as ones that it must call."""
+    calls = item.stash.setdefault(CALLS, FixtureCalls())
+    calls.numbers.update(dict.fromkeys(needed, 0))
+    return calls
+
+
+def after_body(item: pytest.Function, calls: FixtureCalls, handle: ClusterHandle | None) -> None:
     """Judge a test whose body has passed.
 
-    :param calls: fixture that the test must call -> number of calls.
     :param handle: the cluster of the test, if it asked for one.
     :raises pytest.fail.Exception: if it never called such a fixture, or ran nothing on its cluster.
     """
-    for name in (name for name, number in calls.items() if number == 0):
+    for name in (name for name, number in calls.numbers.items() if number == 0):
         made_of_it = ("ddl_fit", "ddl_script") if name == "ddl_equivalence" else ()
         asked = next((other for other in made_of_it if other in item.fixturenames), name)
         pytest.fail(f"the test asked for {asked} and never called it, so nothing was {_DONE[name]}", pytrace=False)

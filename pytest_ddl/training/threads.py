@@ -1,16 +1,20 @@
-"""Wait for threads of the program that train, and raise what ended one of them."""
+"""Wait for threads of the program that train, and raise what ended one of them or what a future holds unread."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from concurrent.futures import thread as pools
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 _GRACE = 5.0
-"""Maximum seconds to wait for the end of a daemon thread after an exception, which the program may have caught."""
+"""Maximum seconds to wait for the end of a daemon thread or of a task of a pool after an exception.
+
+The program may have caught it."""
 
 
 class Threads:
@@ -24,6 +28,10 @@ class Threads:
         """Threads in which a call that trains has raised an exception."""
         self._changed = threading.Condition()
         self._error: BaseException | None = None
+        self._on_the_way: dict[threading.Thread, BaseException] = {}
+        """Thread -> the exception of a call that trains. If no code catches it in a pool, a future will hold it."""
+        self._unread: dict[Future[Any], BaseException] = {}
+        """Future of a pool -> the exception of a call that trains, which nobody has asked it for."""
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -32,8 +40,9 @@ class Threads:
         self._count(thread, 1)
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self._raised.add(thread)
+            self._on_the_way[thread] = error
             raise
         finally:
             self._count(thread, -1)
@@ -59,15 +68,59 @@ class Threads:
 
         threading.excepthook = keep
         try:
-            yield
-            self._wait()
+            with self._futures():
+                yield
+                self._wait()
         except Exception:
             if self._error is None:
                 raise
         finally:
             threading.excepthook = hook
-        if self._error is not None:
-            raise self._error
+        error = next(iter(self._unread.values()), None) if self._error is None else self._error
+        if error is not None:
+            raise error
+
+    @contextmanager
+    def _futures(self) -> Iterator[None]:
+        """Keep the exceptions of calls that train until the program asks the futures that hold them.
+
+        A pool prints nothing of an exception whose future the program drops.
+        """
+        own = {name: getattr(Future, name) for name in ("set_exception", "set_result", "result", "exception")}
+
+        def arrived(future: Future[Any], error: BaseException | None) -> None:
+            with self._changed:
+                if self._on_the_way.pop(threading.current_thread(), None) is not None and error is not None:
+                    self._unread[future] = error
+                self._changed.notify_all()
+
+        def read(ask: Callable[..., Any]) -> Any:
+            @wraps(ask)
+            def ask_and_forget(future: Future[Any], timeout: float | None = None) -> Any:
+                try:
+                    return ask(future, timeout)
+                finally:
+                    if future.done():
+                        self._unread.pop(future, None)
+
+            return ask_and_forget
+
+        def holding(future: Future[Any], error: BaseException | None) -> None:
+            arrived(future, error)
+            own["set_exception"](future, error)
+
+        def ending(future: Future[Any], value: Any) -> None:
+            arrived(future, None)
+            own["set_result"](future, value)
+
+        asking = {name: read(own[name]) for name in ("result", "exception")}
+        for name, changed in {"set_exception": holding, "set_result": ending, **asking}.items():
+            setattr(Future, name, changed)
+        try:
+            yield
+        finally:
+            for name, original in own.items():
+                setattr(Future, name, original)
 
     def _wait(self) -> None:
         while others := [thread for thread in list(self._training) if self._trains(thread)]:
@@ -79,6 +132,8 @@ class Threads:
         for thread in self._raised:
             if thread.daemon and thread is not self._caller:
                 thread.join(_GRACE)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._on_the_way.keys() & {*pools._threads_queues}, _GRACE)
 
     def _trains(self, thread: threading.Thread) -> bool:
         """Return whether a thread may still train. One that may never end is only waited for while it does."""

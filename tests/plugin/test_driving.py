@@ -13,6 +13,7 @@ pytestmark = pytest.mark.slow
 
 CLUSTER = """
     import os, signal, threading, time
+    from concurrent.futures import ThreadPoolExecutor
     import pytest
     from pytest_ddl import RankError, ShippingError, ClusterError, current_rank, current_strategy
 
@@ -57,6 +58,16 @@ CLUSTER = """
         assert message.startswith("KeyError on rank 1 of 2: 'the one'")
         assert 'raise KeyError("the one")' in message
         assert [answer.ok for answer in caught.value.answers] == [True, False]
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+    def test_error_in_a_thread(ddl_cluster):
+        thread = threading.Thread(target=lambda: ddl_cluster.run(fails_on_one))
+        thread.start()
+        thread.join()
+
+    def test_error_in_a_pool(ddl_cluster):
+        with ThreadPoolExecutor() as pool:
+            pool.submit(ddl_cluster.run, fails_on_one)
 
     def warns():
         import warnings
@@ -306,6 +317,12 @@ def test_a_given_method_with_parameters_passes(run: Any) -> None:
 def test_a_parameter_server_cluster_survives_a_worker(run: Any) -> None:
     case = run["test_a_parameter_server_cluster_survives_a_worker[parameter_server[processes=separate]]"]
     assert case.outcome == "passed", case.text
+
+
+@pytest.mark.parametrize("name", ["test_error_in_a_thread", "test_error_in_a_pool"])
+def test_an_error_of_ranks_in_a_thread_fails_the_test(run: Any, name: str) -> None:
+    assert run[name + LABEL].outcome == "failed"
+    assert "KeyError on rank 1 of 2" in run[name + LABEL].text
 
 
 def test_the_smallest_failing_example_is_shown(run: Any) -> None:

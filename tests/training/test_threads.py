@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -143,3 +144,50 @@ def test_an_exception_of_the_caller_stays():
     threads = Threads()
     with pytest.raises(KeyError), threads.followed():
         raise KeyError
+
+
+@pytest.mark.parametrize("shut_down", [True, False])
+def test_an_exception_in_a_future_that_is_dropped_is_raised(shut_down: bool):
+    threads, pool = Threads(), ThreadPoolExecutor(1)
+    training = Training(threads, ValueError("in the pool"))
+    training.go_on.set()
+
+    def train() -> None:
+        pool.submit(training)
+        assert training.began.wait(60)
+        if shut_down:
+            pool.shutdown()
+
+    own = Future.set_exception
+    with pytest.raises(ValueError, match="in the pool"), threads.followed():
+        train()
+    assert Future.set_exception is own
+    pool.shutdown()
+
+
+@pytest.mark.parametrize("ask", [lambda future: future.exception(), lambda future: future.result()])
+def test_an_exception_that_the_program_asks_a_future_for_is_its_own(ask: Callable[[Future[None]], object]):
+    threads = Threads()
+    training = Training(threads, ValueError("expected"))
+    training.go_on.set()
+    with ThreadPoolExecutor(1) as pool, threads.followed(), suppress(ValueError):
+        ask(pool.submit(training))
+
+
+def test_an_exception_that_a_task_of_a_pool_catches_is_its_own():
+    threads = Threads()
+    training = Training(threads, ValueError("caught"))
+    training.go_on.set()
+
+    def caught() -> None:
+        with suppress(ValueError):
+            training()
+
+    with ThreadPoolExecutor(1) as pool, threads.followed():
+        pool.submit(caught)
+
+
+def test_an_exception_of_a_task_that_does_not_train_is_left_in_its_future():
+    threads = Threads()
+    with ThreadPoolExecutor(1) as pool, threads.followed():
+        pool.submit(lambda: {}["no such key"])
