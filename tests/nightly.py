@@ -1,4 +1,4 @@
-"""Which tests run every night only: those marked with ``nightly``, without the ids that the mark keeps."""
+"""Selection of the tests that run only at night: those marked with ``nightly``, without the ids that the mark keeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 def left_to_the_night(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     """Return the slow tests that do not run for each commit.
 
-    ``nightly(each_commit=("a", "b-2"))`` keeps the parametrized tests with these ids. Where no id is equal, it keeps
+    ``nightly(each_commit=("a", "b-2"))`` keeps the parametrized tests with these ids. If no id is equal, it keeps
     those that begin with these parameters.
     """
     functions: dict[str, list[pytest.Item]] = defaultdict(list)

@@ -207,7 +207,7 @@ def test_strategies_import_tensorflow_only_inside_functions() -> None:
         for imported in imports(path, whole=False)
         if under(imported, "tensorflow", "keras", "tf_keras", "hypothesis")
     ]
-    # Those of model parallelism are themselves imported only where it is built.
+    # Modules of model parallelism are imported only by the code that builds it.
     assert [line for line in found if "model_parallel_" not in line] == []
 
 

@@ -181,7 +181,7 @@ def reduced_in_a_loop(run, passes=8, known=True, rarely=False):
 
 
 def helper_is_traced_in_every_step(run, sin=True):
-    """What is traced anew is no step: it calls no ``strategy.run``, and the loop does not know of it."""
+    """The function that is traced again is not a step: it does not call ``strategy.run``, and the loop ignores it."""
     import tensorflow as tf
 
     weight = tf.Variable(1.0)

@@ -39,7 +39,7 @@ def regress(run: Any, learning_rate: float) -> None:
 
 
 def fit(run: Any, learning_rate: float) -> None:
-    """Keras' own loop, which tells no step's loss."""
+    """Train with Keras' own loop, which reports no loss of a step."""
     import keras
     import numpy as np
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Collectives timed alone, and what they say about a step."""
+"""Collectives timed without training, and their meaning for a step."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_every_kind_and_size_is_timed(variant: str) -> None:
 
 
 def test_collective_that_does_not_take_place_is_caught() -> None:
-    """Planted: a strategy whose replicas are alone says that it has two."""
+    """Planted: a strategy with one replica claims to have two."""
     import tensorflow as tf
 
     with pytest.raises(AssertionError, match=r"of 3 values over 2 replicas gave 1\.0, not 3\.0: nothing was exchanged"):

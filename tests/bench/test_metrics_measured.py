@@ -18,7 +18,7 @@ from pytest_ddl.bench.metrics import METRICS
 
 TWO = "mirrored[replicas=2]"
 WITHOUT_NUMBER = {"strong_scaling_efficiency", "strong_scaling_overhead", "peak_device_memory"}
-"""Of weak scaling on CPUs."""
+"""Metrics that have no number for weak scaling on CPUs."""
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def foreign(root: Path, checkout: Path, name: str, file: Path, installed: list[D
 def distribution(
     site: Path, name: str, url: str = "", editable: bool = False, files: tuple[str, ...] = ()
 ) -> PathDistribution:
-    """What an installer leaves of a distribution."""
+    """Write the files that an installer leaves of a distribution, and return the distribution."""
     folder = site / f"{name}-1.0.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
@@ -99,7 +99,7 @@ def test_the_standard_library_is_nobodys(root: Path, tmp_path: Path, monkeypatch
 
 
 def test_all_of_an_installation_from_the_checkout_is_foreign(root: Path, checkout: Path, tmp_path: Path) -> None:
-    """Under whatever name: nothing in the version tells that ``_fast`` is built from it."""
+    """The name does not matter: nothing in the version shows that ``_fast`` is built from it."""
     site = tmp_path / "site-packages"
     (checkout / "core").mkdir(parents=True)
     own = distribution(site, "core", (checkout / "core").as_uri(), files=("_fast.so",))

@@ -1,4 +1,4 @@
-"""What is printed after a measurement."""
+"""Text that is printed after a measurement."""
 
 from __future__ import annotations
 

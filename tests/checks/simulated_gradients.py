@@ -141,20 +141,20 @@ def clipped_by_value(limit: float, gradient: Gradient) -> Gradient:
 
 @dataclass(frozen=True)
 class Way:
-    """How a program trains; the defaults are right."""
+    """Description of how a program trains; the defaults are right."""
 
     computed: Callable[[Gradient, Batch], Gradient] = global_mean
     handed: Callable[[Sequence[Gradient], int], Sequence[Gradient]] = lambda parts, _step: parts
     """Gradients per replica -> what each hands to the optimizer."""
     reduced: Callable[[Sequence[Gradient]], Sequence[Gradient]] = summed
-    """What was handed over -> what each replica's weights are moved by."""
+    """Gradients handed to the optimizer -> gradients that move each replica's weights."""
     rule: str = "SGD"
     """``SGD``, ``Adam`` or ``hand`` (no optimizer is watched, nothing is handed over)."""
     momentum: float = 0.0
     settings: Mapping[str, Any] = field(default_factory=dict)
     rate: Callable[[int], float] = lambda _step: 0.1
     used_rate: Callable[[int], float] | None = None
-    """The learning rate that the graph uses, where it is not the one that the optimizer shows."""
+    """The learning rate that the graph uses, if the optimizer shows another one."""
     sizes: Sequence[int] = (12, 12, 12)
     layers: tuple[LayerRecord, ...] = ()
     sparse: bool = False
@@ -165,7 +165,7 @@ class Way:
     updates: Callable[[int], bool] = lambda _step: True
     """Steps in which the optimizer is called."""
     extra: Callable[[Gradient, int], Gradient] | None = None
-    """What else happens to the weights after each step."""
+    """Further change of the weights after each step."""
     seed: int = 0
     record: bool = True
 

@@ -31,7 +31,7 @@ SIZES = (12,) * 6
 
 
 def judged(way: Way, check: str, replicas: int = 2) -> tuple[Report, CheckResult]:
-    """The way compared with itself on one device: only what is judged on each run alone can fail."""
+    """Compare the way with itself on one device: only a check of a single run can fail."""
     report = judge(train(way, 1), train(way, replicas), checks=[check])
     return report, next(result for result in report.results if result.check == check)
 

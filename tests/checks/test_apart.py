@@ -1,4 +1,4 @@
-"""Whether a replica depends on the draws of several replicas, on records."""
+"""Replicas that depend on the draws of several replicas, in simulated records."""
 
 from __future__ import annotations
 

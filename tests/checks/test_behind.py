@@ -1,4 +1,4 @@
-"""What ``expect=`` declares excuses only itself: a second, independent defect is found, or the report does not pass."""
+"""A defect that ``expect=`` declares excuses no other: a second one is found, or the report does not pass."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ PROGRAM = Program(replicas=2, dtype="float32", optimizer="Adam", batches=(12,))
 INDICES = {variable.name: variable.index for variable in variables(PROGRAM)}
 SQUARES, BIAS = INDICES["optimizer/v_1"], INDICES["dense/bias"]
 CANCELLED, TERM = 6.6e-13, 1e-3 * 0.3**2
-"""Second moments of the sum over the batch, and of one example alone."""
+"""Second moments of the sum over the batch, and of a single example."""
 
 
 def _with_squares(record: TrainingRecord, value: float) -> TrainingRecord:

@@ -1,4 +1,4 @@
-"""Causes by recomputation from gradients: each is named where it is planted, and its neighbors are not."""
+"""Causes by recomputation from gradients: a planted cause is named, and similar causes are not."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Program:
     factor: Callable[[State], float] = lambda _state: 1.0
     """Factor of the gradient, from what the closure read beside the weights."""
     others: Callable[[int, bool], State] = lambda _call, _concurrent: {}
-    """What a closure reads beside the weights, by its number; the flag is true if closures run together."""
+    """State that a closure reads beside the weights, by its number; the flag is true if closures run together."""
     scalars: Callable[[int], tuple[float, ...]] = lambda _call: ()
     facts: Mapping[str, Any] = field(default_factory=dict)
 

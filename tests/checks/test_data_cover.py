@@ -123,7 +123,7 @@ def test_the_same_batch_on_every_replica_is_named() -> None:
 
 
 def test_equal_examples_on_all_replicas_decide_nothing_unless_they_are_declared() -> None:
-    """Dummy data does not tell the gradient of one replica from that of all."""
+    """The gradient of one replica equals that of all on dummy data, so that the data decides nothing."""
     reference = consumed(one([7, 7, 7, 7], [7, 7, 7, 7]), "contents")
     alike = consumed([[[7, 7], [7, 7]], [[7, 7], [7, 7]]], "contents")
     different = consumed([[[7, 7], [7, 7]], [[7, 7], [7, 8]]], "contents")

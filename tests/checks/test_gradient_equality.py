@@ -1,4 +1,4 @@
-"""GRAD-EQ: gradients are compared where they were recorded, also if equal weights hide a difference."""
+"""GRAD-EQ: recorded gradients are compared, also if equal weights hide a difference."""
 
 from __future__ import annotations
 

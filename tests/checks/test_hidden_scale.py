@@ -1,4 +1,4 @@
-"""A wrong scale of the gradient is found where the update hides it, and a right program is not reported."""
+"""A wrong scale of the gradient is found although the update hides it, and a right program is not reported."""
 
 from __future__ import annotations
 

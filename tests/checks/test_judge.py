@@ -120,7 +120,7 @@ def test_loss_off_by_the_gradient_s_formula_is_the_same_defect() -> None:
 
 
 def test_mean_of_replica_means_is_an_approximation() -> None:
-    """Without recorded gradients or runs on parts of the batch, nothing recomputes it, and the verdict is open."""
+    """Nothing recomputes it if there are no recorded gradients or runs on parts of the batch: the verdict is open."""
     records = pair(Program(replicas=2, batches=(12, 12, 5)), mean_of_means=True)
     report = judge(*records)
     assert report.verdict == "inconclusive"
@@ -216,7 +216,7 @@ def test_nothing_observed_never_passes() -> None:
     report = judge(*pair(Program(replicas=2), observe=False), checks=["BATCH", "DATA-COVER", "UNEVEN-EQ"])
     states = outcomes(report)
     states.pop("RUN")
-    # One device has told ids, and the strategy has not.
+    # One device has reported ids, and the strategy has not.
     assert states.pop("DATA-COVER") is Outcome.INCONCLUSIVE
     assert set(states.values()) == {Outcome.NOT_APPLICABLE}
     assert not report.passed

@@ -95,7 +95,7 @@ def test_a_counter_outside_the_scope_that_counts_replicas_is_named() -> None:
 
 
 def test_a_trainable_counter_of_the_loop_may_be_made_outside_the_scope() -> None:
-    """What has no gradient and equals one device is trained by no replica; TensorFlow calls it trainable by default."""
+    """No replica trains a variable that has no gradient and equals one device, although it is trainable by default."""
     counter = 1
 
     def without_its_gradient(record: TrainingRecord) -> TrainingRecord:

@@ -1,4 +1,4 @@
-"""Causes that look alike in a number: each is named where it is planted, and not its neighbor."""
+"""Causes that look alike in a number: a planted cause is named, and its neighbor is not."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def with_variables(record: TrainingRecord, change: Any) -> TrainingRecord:
 
 @pytest.mark.parametrize("replicas", [2, 4])
 def test_elements_that_are_not_reduced(replicas: int) -> None:
-    """What is left over of a pack."""
+    """The last elements of a pack are not reduced."""
 
     def tail(parts: Sequence[Any]) -> list[Any]:
         return [

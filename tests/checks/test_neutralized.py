@@ -23,7 +23,7 @@ DIFFERS, REPEATED = "random-stream-differs-across-replicas", "random-stream-repe
 DROPOUT = LayerRecord("drop", "Dropout", {"rate": 0.5})
 COMMON, ORDERED = (neutral.RANDOM,), (neutral.RANDOM, neutral.IN_ORDER)
 STILL = Program(replicas=2, learning_rate=0.0, layers=(DROPOUT,))
-"""Nothing moves: as where a program trains on masked examples only, and none is masked."""
+"""Program in which nothing moves, like one that trains only on masked examples if none is masked."""
 Pair = tuple[TrainingRecord, TrainingRecord]
 
 

@@ -1,4 +1,4 @@
-"""NONFINITE over records: who may update, and how the scale moves, where a gradient is not finite."""
+"""NONFINITE on records: allowed updates and scales after a gradient that is not finite."""
 
 from __future__ import annotations
 

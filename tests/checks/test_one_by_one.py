@@ -162,7 +162,7 @@ def test_an_example_with_another_target_is_no_other_example() -> None:
     x, y = theirs[1]
     theirs[1] = x, np.roll(y, 1)
     assert strange_examples(ours, theirs) is not None
-    # Labels of a few classes tell no examples apart.
+    # Labels of a few classes do not identify examples.
     classes = [tuple((x, (y > 0).astype(int)) for x, y in part) for part in (ours, batches(SHUFFLED)[:4])]
     assert strange_examples(*classes) is None
 

@@ -1,4 +1,4 @@
-"""What one side recorded and the other did not, or as another kind of number, is never passed over."""
+"""A value that only one side recorded, or that is another kind of number there, is never ignored."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def scaled(
             after = with_scale(before, values)
         else:
             after = with_scale(step.snapshot, values)
-            # A counter grows by one from where it was.
+            # A counter grows by one from its old value.
             after[COUNTER] = tuple(part + np.int64(1) for part in before[COUNTER])
         largest = np.inf if step.index in skipped else size
         gradients = tuple(

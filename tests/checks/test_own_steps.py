@@ -1,4 +1,4 @@
-"""Steps that end with values taken over: each is judged alone, and what is tolerated there hides nothing."""
+"""Steps that end with values taken over: each is judged by itself, and a difference tolerated there hides nothing."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def cause(result):
         [graph(asked=one_by_one([(4,), (4,), (4,)]), issued=3)],
         # Losses and counts.
         [graph(asked=one_by_one([(), (), (), ()]), issued=4)],
-        # Where the strategy adds up on one device, calls cost nothing.
+        # Calls cost nothing if the strategy adds up on one device.
         [graph(asked=one_by_one(SHAPES), issued=0)],
     ],
 )

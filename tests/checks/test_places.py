@@ -146,7 +146,7 @@ def test_a_draw_of_another_length_than_before_is_reported() -> None:
 
 
 def test_rows_that_a_shuffle_does_not_exchange_are_reported() -> None:
-    """Several entries of one example, or parts of the examples, stay where they are: what mixes them is not seen."""
+    """A shuffle of the entries of one example, or of parts of the examples, mixes within them, which is not seen."""
     for alone, first, second, seen in (((6, 2), (4, 2), (2, 2), True), ((12,), (8,), (4,), False)):
         ours = _record(ALONE, {0: {0: alone}}, op="random_shuffle")
         theirs = _record(APART, {0: {0: first}, 1: {0: second}}, op="random_shuffle")

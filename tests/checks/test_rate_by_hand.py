@@ -1,4 +1,4 @@
-"""The learning rate of an update by hand: any factor fits a single number, so that it proves nothing alone."""
+"""The learning rate of an update by hand: any factor fits a single number, so a single number proves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that only a strategy refuses is told apart from one that fails by itself."""
+"""A program that only a strategy refuses is distinguished from one that fails by itself."""
 
 from __future__ import annotations
 

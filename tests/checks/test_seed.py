@@ -1,4 +1,4 @@
-"""SEED on records: repeated streams are named, what may be shared or too small to tell is not."""
+"""SEED on records: repeated streams are named, but not those that may be shared or are too small to decide."""
 
 from __future__ import annotations
 

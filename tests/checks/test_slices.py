@@ -1,4 +1,4 @@
-"""Which parts of a global batch are worth training on alone."""
+"""Selection of the parts of a global batch on which a separate training is useful."""
 
 from __future__ import annotations
 

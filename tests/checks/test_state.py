@@ -1,4 +1,4 @@
-"""STATE-EQ on records: state is compared as it is declared, and its own defects are told from consequences."""
+"""STATE-EQ on records: state is compared as declared, and its own defects are distinguished from consequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The printed report: its first line stands alone, its lines fit, its numbers are there."""
+"""The printed report: its first line is clear without the others, its lines fit, its numbers are there."""
 
 from __future__ import annotations
 

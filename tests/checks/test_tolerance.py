@@ -17,7 +17,7 @@ from pytest_ddl.records import GradientRecord, GradientStage, TrainingRecord, Va
 
 
 def _judged(program: Program, **sins: object) -> tuple[str, bool]:
-    """Judge as the driver does: measure noise where that may change the verdict."""
+    """Judge as the driver does: measure noise if that may change the verdict."""
     reference, distributed = pair(program, **sins)
     report = judge(reference, distributed)
     measured = needs_noise(report)

@@ -154,7 +154,7 @@ def test_what_a_rank_started_in_a_new_session_ends_with_it(harness: Harness) -> 
 
 
 class Large:
-    """Object that a weak reference can tell from garbage."""
+    """Object that can have a weak reference, which shows that it is garbage."""
 
 
 def leave_behind() -> None:

@@ -1,4 +1,4 @@
-"""What keeps clusters from working: limits, proxies, a network without loopback, long paths, files with taken names."""
+"""Obstacles for clusters: limits, proxies, a network without loopback, long paths, files with taken names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the ends of ranks are put into words, without any process."""
+"""Messages about the ends of ranks, without any process."""
 
 from __future__ import annotations
 

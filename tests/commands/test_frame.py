@@ -1,4 +1,4 @@
-"""What all commands share: one vocabulary of options, usage errors in one line, and one way to end."""
+"""Common behavior of all commands: one vocabulary of options, usage errors in one line, and one way to end."""
 
 from __future__ import annotations
 

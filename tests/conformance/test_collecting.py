@@ -1,4 +1,4 @@
-"""Which checks an object gets, what is refused, and what the outcome of a check is."""
+"""Checks that an object gets, objects that are refused, and outcomes of a check."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
 
 
 def normalized(text: str) -> list[str]:
-    """Words of a report without its numbers; where lines break depends on how long the numbers are."""
+    """Return the words of a report without its numbers. The line breaks depend on the length of the numbers."""
     return _NUMBER.sub("N", re.sub(r"digest \w+", "digest N", text)).split()
 
 

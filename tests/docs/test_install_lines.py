@@ -1,4 +1,4 @@
-"""Every printed line that installs pytest-ddl says from where, because its name is not on PyPI."""
+"""Every printed line that installs pytest-ddl has the address of the source, because its name is not on PyPI."""
 
 from __future__ import annotations
 

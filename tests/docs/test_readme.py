@@ -32,7 +32,7 @@ def with_the_mistake(program: str, diff: str) -> str:
 
 
 def normalized(text: str) -> list[str]:
-    """The words of a report with its numbers taken out; where lines break depends on how long the numbers are."""
+    """Return the words of a report without its numbers. The line breaks depend on the length of the numbers."""
     lines = (line.removeprefix("E ") for line in text.splitlines())
     return re.sub(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?", "N", " ".join(lines)).split()
 
@@ -137,7 +137,7 @@ def test_check_command_names_the_function_of_the_example() -> None:
 
 
 def test_adam_hides_a_gradient_that_is_twice_too_large() -> None:
-    """What the README says about ``np.allclose``."""
+    """Check the README's statement about ``np.allclose``."""
 
     def weights_after_100_steps(factor: float) -> NDArray[np.float64]:
         rng = np.random.default_rng(0)

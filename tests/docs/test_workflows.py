@@ -44,7 +44,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
-    """Of a command and its subcommands."""
+    """Return the options of a command and its subcommands."""
     found: set[str] = set()
     for action in parser._actions:
         found |= set(action.option_strings)
@@ -78,7 +78,7 @@ def test_an_option_that_there_is_not_is_seen() -> None:
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_can_be_parsed(path: Path) -> None:
-    """With everything that a job gives them: a required option that is missing would stop it."""
+    """Each command has every option that it requires; a missing one would stop the job."""
     for job in load(path)["jobs"].values():
         for step in job["steps"]:
             for line in re.sub(r"\\\n\s*", "", step.get("run", "")).splitlines():
@@ -195,7 +195,7 @@ def test_the_verdict_is_given_for_every_pull_request(path: Path) -> None:
 
 
 def test_the_required_check_has_a_name_of_its_own() -> None:
-    """GitHub tells required checks apart by the names of jobs, over all workflows."""
+    """GitHub identifies required checks by the names of jobs, over all workflows."""
     for folder in (".github/workflows", "docs/workflows"):
         names = [name for path in (ROOT / folder).glob("*.yml") for name in load(path)["jobs"]]
         assert names.count("gpu-gate-verdict") == 1
@@ -206,7 +206,7 @@ def test_the_required_check_has_a_name_of_its_own() -> None:
 
 def test_users_have_the_workflows_of_this_project() -> None:
     def shape(path: Path) -> list[str]:
-        """Without the lines that differ: where the configuration is, and what is trained."""
+        """Return the lines except those that differ: the place of the configuration, and the trained target."""
         lines = path.read_text(encoding="utf-8").splitlines()
         return [re.sub(r"asv_bench/", "", line) for line in lines if not re.search(r"--target|pip install", line)]
 

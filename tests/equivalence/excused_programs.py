@@ -185,7 +185,7 @@ def counts_too_many_in_uneven_batches(run: Any) -> None:
 
 
 def wrong_from_the_25th_uneven_step(run: Any) -> None:
-    """With a global batch of 3, every step is uneven."""
+    """Train with a global batch of 3, so that every step is uneven."""
     _train(run, passes=3, wrong_from=24)
 
 

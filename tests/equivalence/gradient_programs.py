@@ -255,7 +255,7 @@ def fit_with_clipping(run):
 
 
 def fit_with_clipping_of_a_sparse_gradient(run):
-    """Only Keras sees these examples, so that no run on a replica's part can tell."""
+    """Train on examples that only Keras sees, so that no run on a replica's part can decide."""
 
     class Batches(keras.utils.PyDataset):
         def __len__(self):

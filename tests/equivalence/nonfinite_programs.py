@@ -97,7 +97,7 @@ def scale_is_summed_over_replicas(run: Any) -> None:
 
 
 def _without_a_scale(run: Any, decide_on_the_sum: bool) -> None:
-    """A Keras optimizer that is handed zeros where the gradient is not finite."""
+    """Train with a Keras optimizer that gets zeros in place of a gradient that is not finite."""
     with run.strategy.scope():
         model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
         optimizer = keras.optimizers.SGD(0.05)
@@ -138,7 +138,7 @@ def fits_in_mixed_precision(run: Any) -> None:
 
 
 def overflows_on_one_worker(run: Any) -> None:
-    """The second worker's part of the first batch is too large for the loss scale. It alone leaves out the update."""
+    """The second worker's part of the first batch overflows the loss scale. Only that worker leaves out the update."""
     policy = "mixed_float16"
     with run.strategy.scope():
         layers = [keras.layers.Dense(8, activation="tanh", dtype=policy), keras.layers.Dense(1, dtype="float32")]

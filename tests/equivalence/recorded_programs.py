@@ -90,7 +90,7 @@ def evaluated_on_one_device_only(run: Any, sin: bool = True) -> None:
 
 
 def _late(run: Any, sin: Callable[[int, Any], bool]) -> None:
-    """Train with a watched metric; stop under the strategy where ``sin`` says so."""
+    """Train with a watched metric; stop under the strategy at the batch for which ``sin`` returns true."""
     with _parts(run) as (model, mean, train):
         run.watch(metrics=mean)
         for number, batch in enumerate(run.batches(_data(run))):

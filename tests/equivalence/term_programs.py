@@ -166,7 +166,7 @@ def targets_are_negated_on_one_replica(run):
 
 
 def targets_are_negated_on_one_replica_that_gathers(run):
-    """What is gathered is right, and not the reason."""
+    """Gather targets correctly; the gathering is not the reason of the defect."""
 
     def change(replica, targets):
         every = tf.distribute.get_replica_context().all_gather(targets, axis=0)

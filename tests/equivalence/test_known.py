@@ -1,4 +1,4 @@
-"""What Keras does by itself is recognized on real clusters, and hides neither a second defect nor the program's own."""
+"""Known behavior of Keras is recognized on real clusters, and hides neither a second defect nor the program's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program trains after its last recorded step is compared at the end, or leaves a doubt, both ways."""
+"""Training after a program's last recorded step is compared at the end, or leaves a doubt, both ways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one side recorded, and what a run of many steps does, on real clusters, both ways."""
+"""Values that only one side recorded, and runs of many steps, on real clusters, both ways."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def fitted_with_average(run: Any) -> None:
 
 
 class _Average(keras.callbacks.Callback):
-    """An average of weights over batches, kept in NumPy, where nothing can be taken over."""
+    """An average of weights over batches, kept in NumPy, so that it cannot be taken over."""
 
     average: list[Any] | None = None
 
@@ -83,7 +83,7 @@ def averaged_by_a_callback(run: Any) -> None:
 
 
 def averaged_by_the_program(run: Any, optimizer: str = "Adam", wrong: float = 0.0) -> None:
-    """The same in a loop, where the average is neither watched nor part of the model."""
+    """Average in a loop of the program; the average is neither watched nor part of the model."""
     averages: list[Any] = []
 
     def average(weights: list[Any]) -> None:

@@ -1,7 +1,7 @@
-"""Measures what the checks are worth: ``python -m tests.evaluation``; writes the numbers and the page of the docs.
+"""Measure the quality of the checks, and write the numbers and the page of the docs: ``python -m tests.evaluation``.
 
-Results are kept one by one in ``--results``: a run that was cut off, or that ``--minutes`` ended, goes on
-where it stopped. Remove the folder to measure anew.
+Results are kept one by one in ``--results``: if a run was cut off, or ended by ``--minutes``, the next one
+continues after its last result. Remove the folder to measure anew.
 """
 
 from __future__ import annotations

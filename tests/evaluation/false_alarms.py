@@ -1,4 +1,4 @@
-"""How often a correct program is said to be wrong: programs x strategies x seeds."""
+"""Count correct programs that are reported as wrong: programs x strategies x seeds."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _is_unsupported(row: Row) -> bool:
-    """Whether TensorFlow itself refused the program, and the report said so: no alarm about the program."""
+    """Return whether TensorFlow itself refused the program, and the report said so: no alarm about the program."""
     return bool(row["causes"]) and set(row["causes"]) == {"unsupported-by-framework"}
 
 

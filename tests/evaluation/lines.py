@@ -1,4 +1,4 @@
-"""Results as JSON lines: written one by one, so that a run that was cut off goes on where it ended."""
+"""Results as JSON lines, written one by one, so that a run continues after the last result of one that was cut off."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 
 def rows_of(path: Path) -> list[Row]:
-    """What was written up to now."""
+    """Return the rows written up to now."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
@@ -26,9 +26,9 @@ def run_missing(
     minutes: float | None,
     share: tuple[int, int] = (0, 1),
 ) -> Sequence[Row]:
-    """Run the cases that the file has no row for, until the time is over; gives the rows of all cases.
+    """Run the cases for which the file has no row until the time is over; return the rows of all cases.
 
-    :param key: what tells a case from the others; part of its row.
+    :param key: returns the part of a row that identifies its case.
     :param minutes: ``None`` for as long as it takes.
     :param share: ``(i, n)`` for the i-th of n processes that append to the file.
     """

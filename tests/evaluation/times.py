@@ -1,4 +1,4 @@
-"""How long a check takes, and how many random programs are checked in a minute."""
+"""Measure the time of a check, and the number of random programs that are checked in a minute."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _seconds(strategy: str, attempt: int) -> float:
 
 
 def measure_random_programs(number: int = PROGRAMS) -> dict[str, Any]:
-    """Random programs checked per minute under ``mirrored``, warm, one process per core, and where the time goes."""
+    """Return random programs checked per minute under ``mirrored``, warm, one process per core, and times of parts."""
     load, processes = os.getloadavg()[0], os.cpu_count() or 1
     with get_context("spawn").Pool(processes) as pool:
         parts = pool.starmap(_check_random_programs, [(number, i, processes) for i in range(processes)], chunksize=1)
@@ -88,7 +88,7 @@ def measure_recording() -> dict[str, float]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were taken on."""
+    """Return the machine on which the figures were measured."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

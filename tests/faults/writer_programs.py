@@ -26,7 +26,7 @@ def saver_of(how, model, checkpoint, folder):
 def saves(run, how, where="one path"):
     """Save every second step in one form, and continue with a checkpoint of the chief.
 
-    :param where: ``one path``, ``one path after a restart``, ``own paths``, or ``chief`` if only the chief saves there.
+    :param where: ``one path``, ``one path after a restart``, ``own paths``, or ``chief`` if only the chief saves.
     """
     model, optimizer = build(run)
     done = tf.Variable(0, dtype=tf.int64, trainable=False)

@@ -27,7 +27,7 @@ class Fire:
     """``SIGKILL`` or ``SIGSTOP``. The test resumes a suspended pytest process, as a user does after Ctrl-Z."""
     phases: tuple[str, ...]
     happens: str
-    """What happens, for the table of the docs."""
+    """Consequence in words, for the table of the docs."""
     outcome: str = ""
     """Outcome of the test that runs at that moment. Empty if the run has no report, because pytest was killed."""
     after: str = "passed"

@@ -1,4 +1,4 @@
-"""What generators draw, that they shrink to the simplest, and how they refuse wrong arguments."""
+"""Draws of generators, shrinking to the simplest value, and refusal of wrong arguments."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ CHECKS = (
 
 @dataclass
 class Row:
-    """What happened to one check."""
+    """Result of one check."""
 
     name: str
     result: str

@@ -1,4 +1,4 @@
-"""What is measured on a GPU, on records: the harness's figures with their targets, and the power of the gate."""
+"""Measurements on a GPU, on records: the harness's figures with their targets, and the power of the gate."""
 
 from __future__ import annotations
 

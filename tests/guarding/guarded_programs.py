@@ -342,7 +342,7 @@ def loses_a_restore(model: Any, _optimizer: Any) -> None:
 
 
 def counts_a_step_less() -> list[Found]:
-    """Let one worker tell of a step less than the others."""
+    """Let one worker report one step less than the others."""
     strategy = pytest_ddl.current_strategy()
     with strategy.scope():
         model, _optimizer = dense()

@@ -33,7 +33,7 @@ NOT_JUDGED = ("unequal-steps", "examples-duplicated")
 
 
 class GuardedRun:
-    """The object ``run`` with a guard that is told of each step."""
+    """The object ``run`` with a guard that gets each step."""
 
     def __init__(self, run: Any, every: int) -> None:
         import pytest_ddl

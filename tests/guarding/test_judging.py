@@ -1,4 +1,4 @@
-"""What the guard makes of the copies that it holds, without TensorFlow."""
+"""Findings of the guard from the copies that it holds, without TensorFlow."""
 
 from __future__ import annotations
 

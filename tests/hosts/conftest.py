@@ -58,7 +58,7 @@ def skip_below_tmp() -> None:
 
 @contextlib.contextmanager
 def emulated_hosts(folder: Path, **settings: str) -> Iterator[Emulated]:
-    """Yield two emulated hosts. Skip the test where the kernel permits none."""
+    """Yield two emulated hosts. Skip the test if the kernel permits none."""
     if settings.get("tmp") == "own":
         skip_below_tmp()
     made = Emulated(folder, **settings)

@@ -24,7 +24,7 @@ from pytest_ddl.hosts.transports.netns import Netns
 from tests.polling import wait_until
 
 NODES = ("node1", "node2")
-"""Names of the hosts of a service. One more host, ``login``, is where pytest runs."""
+"""Names of the hosts of a service. pytest runs on one more host, ``login``."""
 SSH_PORT = 2222
 _PLAIN = ("-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ControlMaster=no")
 """Options without which ssh leaves a process in the background, under the configuration here."""
@@ -207,7 +207,7 @@ KillWait=2
         return []
 
     def close(self) -> None:
-        # salloc ends when its program does, and takes long if it is told to.
+        # salloc ends when its program does. It takes long to end if it gets a signal itself.
         for child in self._children_of_salloc():
             child.kill()
         # The steps before the daemons: a slurmstepd without them waits for ever, and even SIGTERM does not end it.

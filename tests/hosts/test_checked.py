@@ -1,4 +1,4 @@
-"""What a transport of a plugin does wrong is named, with the method, before anything is started."""
+"""An error in a plugin's transport is reported, with the method, before anything is started."""
 
 from __future__ import annotations
 

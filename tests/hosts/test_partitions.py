@@ -44,7 +44,7 @@ FAULT = Fault("net-partition", "worker:1", Point("before", "step", 3))
 
 
 class Launcher:
-    """What partitions need of a launcher."""
+    """The parts of a launcher that partitions need."""
 
     def __init__(self, transport: Any, hosts: Any) -> None:
         self.group = type("Group", (), {"transport": transport, "hosts": hosts})()

@@ -1,4 +1,4 @@
-"""What keeps hosts from working together is named before the first cluster, with its fix, instead of a hang."""
+"""Obstacles between hosts are reported with their fixes before the first cluster, instead of a hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters over two emulated hosts: where the ranks run, and what is left when a part is killed."""
+"""Clusters over two emulated hosts: places of the ranks, and remains after a part is killed."""
 
 from __future__ import annotations
 

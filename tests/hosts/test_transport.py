@@ -1,4 +1,4 @@
-"""What users give to transports, and which host each process gets."""
+"""Arguments of users for transports, and the host of each process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What in a record is no quantity of training, and which changes of a quantity leave the training right.
+"""Parts of a record that are not quantities of training, and changes of a quantity after which it is still right.
 
 Each entry has its reason. Whatever is not listed here is mutated, and its mutants must not pass.
 """

@@ -66,7 +66,7 @@ def paths(*folders: Path) -> Iterator[Path]:
 
 
 Opinion = dict[str, Any]
-"""What a report says, without its texts."""
+"""Contents of a report, without its texts."""
 
 
 def opinion(report: Report) -> Opinion:

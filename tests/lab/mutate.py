@@ -23,7 +23,7 @@ PASS, ERROR = "pass", "error"
 EXPLAINED, GAP = "explained", "known gap"
 """Verdicts of mutants that pass: with a reason, and because a quantity is not compared."""
 FRACTION = 0.3
-"""How far numbers are moved within their bound."""
+"""Share of the bound by which numbers are moved."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Score:
     survivors: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
     """Mutants that pass without a reason: the golden pair and the place of each."""
     errors: dict[tuple[str, str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
-    """What the judge raised, with the kind and the operator -> golden pairs."""
+    """Error that the judge raised, with the kind and the operator -> golden pairs."""
     within: Counter[str] = field(default_factory=Counter)
     alarms: list[str] = field(default_factory=list)
     """Golden pairs whose verdict changed when numbers moved within their bounds."""

@@ -1,7 +1,7 @@
 """Record golden pairs again, and show a reviewer what changed: ``python -m tests.lab.record``.
 
-Without ``--accept`` nothing that is committed changes. New files go to the cache of pytest, where ``tests.lab.mutate
---all`` finds them, too.
+Without ``--accept`` nothing that is committed changes. New files go to the cache of pytest, and ``tests.lab.mutate
+--all`` finds them there, too.
 """
 
 from __future__ import annotations

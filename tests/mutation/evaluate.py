@@ -1,4 +1,4 @@
-"""How many of the mutations of correct programs are caught, how many by the right cause, and which survive."""
+"""Count the mutations of correct programs that are caught, and those with the right cause, and list the survivors."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _outcome(case: Case, report: Report) -> str:
 
 
 def is_equivalent(case: Case, report: Report) -> bool:
-    """Whether the mutant did, bit by bit, what the program does without the mutation."""
+    """Return whether the mutant did, bit by bit, what the program does without the mutation."""
     plain = _plain(case.program.name, case.strategy)
     pairs = ((plain.reference, report.reference), (plain.distributed, report.distributed))
     return all(before is not None and after is not None and _same(before, after) for before, after in pairs)

@@ -1,7 +1,7 @@
 """A training function with one mistake in it: the objects that the program uses are wrapped, its text stays.
 
 A mutation is a function that fills hooks of a :class:`Mutant`; the mutant stands in for ``run`` and
-calls them where the program calls its optimizer, its strategy, or the run. It works in custom loops
+calls them when the program calls its optimizer, its strategy, or the run. It works in custom loops
 and in Keras's own, because both call ``optimizer.apply_gradients`` and ``strategy.run``.
 """
 
@@ -48,7 +48,7 @@ class Mutant:
 
     @property
     def is_second_replica(self) -> Any:
-        """Whether the replica that runs here is replica 1, which one device does not have."""
+        """True if the replica that runs here is replica 1, which one device does not have."""
         import tensorflow as tf
 
         return tf.equal(replica_id(), 1)
@@ -114,7 +114,7 @@ class Mutant:
 
     def _instrument(self, optimizer: Any) -> None:
         apply = optimizer.apply_gradients
-        # Keras 3 sums gradients over replicas in this method alone (3.8 to 3.15); publicly it can only be asked to.
+        # Keras 3 (3.8 to 3.15) sums gradients over replicas only in this method; its public API can only request it.
         aggregate = optimizer._all_reduce_sum_gradients
 
         def mutated_apply(grads_and_vars: Any) -> Any:
@@ -156,7 +156,7 @@ class Mutation:
     causes: tuple[str, ...]
     """Cause ids of which any is right."""
     in_reference: bool
-    """Whether one device runs the mistake too: it is one of several replicas, and nothing to one."""
+    """True if one device runs the mistake too: it is a mistake with several replicas, and has no effect with one."""
     loops: tuple[str, ...]
     """``loop``, ``fit``."""
     programs: str
@@ -165,7 +165,7 @@ class Mutation:
 
     @property
     def told(self) -> str:
-        """What it does, in one line."""
+        """Description of the mistake, in one line."""
         return str(self.plant.__doc__).strip().splitlines()[0]
 
 

@@ -1,4 +1,4 @@
-"""The mutation tool: what it plants is planted, where it belongs, and what changes nothing is told apart."""
+"""The mutation tool plants each mutation in its place, and identifies those that change nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class FakeRun:
     [
         ("report-the-mean-of-shares", False, "MEAN"),
         ("report-the-mean-of-shares", True, "MEAN"),  # on one device a mean is a sum
-        ("report-a-rounded-loss", True, "SUM"),  # planted in the distributed run alone
+        ("report-a-rounded-loss", True, "SUM"),  # planted only in the distributed run
     ],
 )
 def test_a_mutation_is_planted_where_it_belongs(name, is_reference, operation) -> None:

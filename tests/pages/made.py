@@ -92,7 +92,7 @@ class Element:
 
 
 class _Parser(HTMLParser):
-    """Parser that fails if an element is not closed where it must be."""
+    """Parser that fails if an element is not closed before its parent."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)

@@ -1,4 +1,4 @@
-"""What is lost, repeated or miscounted when training is interrupted and goes on."""
+"""Work that is lost, repeated or miscounted when training is interrupted and continues."""
 
 from __future__ import annotations
 

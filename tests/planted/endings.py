@@ -1,4 +1,4 @@
-"""What a program does before its first watch, and after its last step."""
+"""Training before a program's first watch, and after its last step."""
 
 from __future__ import annotations
 

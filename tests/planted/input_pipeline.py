@@ -103,7 +103,7 @@ def data_is_sharded_twice(run, sin):
 
 
 def tail_of_every_shard_is_dropped(run, sin):
-    """44 examples in batches of 8, and no partial batch where replicas share it."""
+    """44 examples in batches of 8, without the partial batch if there are several replicas."""
     examples = loops.numbered_dataset(run, rows=44)
     _train(run, examples.batch(run.global_batch_size, drop_remainder=sin and run.num_replicas > 1))
 

@@ -1,4 +1,4 @@
-"""What the planted programs share: data whose parts differ, a small model, and the loop of TensorFlow's guide."""
+"""Common parts of the planted programs: data whose parts differ, a small model, and the loop of TensorFlow's guide."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def dataset(run, rows=48):
 
 
 def numbered_dataset(run, rows=48):
-    """With an id per example, batched later by the program."""
+    """Return a dataset with an id per example, which the program batches later."""
     x, y = regression(rows)
     return tf.data.Dataset.from_tensor_slices({"x": x, "y": y, "example_id": np.arange(rows)})
 
@@ -76,7 +76,7 @@ def all_reduce(values, op="SUM"):
 
 
 def replica_id():
-    """0 between replicas, where Keras builds models."""
+    """Return the replica's id, or 0 in cross-replica context, in which Keras builds models."""
     context = tf.distribute.get_replica_context()
     return context.replica_id_in_sync_group if context is not None else 0
 

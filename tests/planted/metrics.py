@@ -119,7 +119,7 @@ def _labels(run):
 
 
 def precision_is_read_within_the_replica(run, sin):
-    """The metric's result is asked for where each replica knows its own counts alone."""
+    """The metric's result is read within the replica, which knows only its own counts."""
     with run.strategy.scope():
         model = keras.Sequential([keras.Input((loops.FEATURES,)), keras.layers.Dense(1, activation="sigmoid")])
         optimizer = keras.optimizers.SGD(0.5)
@@ -232,7 +232,7 @@ def metric_is_read_from_one_replica(run, sin):
 
 
 def rows_are_missing_from_the_predictions(run, sin):
-    """21 rows in batches of 8; the last, partial batch is dropped where replicas must have equal parts."""
+    """21 rows in batches of 8; the last, partial batch is dropped so that several replicas have equal parts."""
     with run.strategy.scope():
         model = loops.perceptron()
         model.compile(keras.optimizers.SGD(0.1), "mse")

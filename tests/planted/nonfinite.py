@@ -11,7 +11,7 @@ from tests.planted.planted import planted
 
 
 def padded(run, rows=32):
-    """The twelfth example is all zeros, where the norm below has no gradient: the second batch of 8, on one replica."""
+    """The norm below has no gradient for the twelfth example, all zeros: in the second batch of 8, on one replica."""
     x, y = loops.regression(rows)
     x[11] = 0
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(run.global_batch_size)

@@ -150,7 +150,7 @@ def block_of_steps_is_rounded_up(run, sin):
 
 
 def gradients_are_taken_on_an_old_copy(run, sin):
-    """Weights are cached beside the model, and refreshed every third step where reading them is far."""
+    """Weights are cached beside the model, and refreshed only every third step if reading them is remote."""
     model = loops.linear_program(run)
     variables = list(model.trainable_variables)
     with run.strategy.scope():
@@ -262,7 +262,7 @@ def schedule(run, train_step):
 
 
 def gradients_are_scaled_by_the_closures_that_run(run, sin):
-    """A closure counts those that run, and multiplies its gradient by their number. Alone it is right."""
+    """A closure multiplies its gradient by the number of closures that run. It is right if it runs by itself."""
     with run.strategy.scope():
         model, optimizer = loops.perceptron(), keras.optimizers.Adam(0.01)
         optimizer.build(model.trainable_variables)

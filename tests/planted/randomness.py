@@ -1,4 +1,4 @@
-"""Random numbers that repeat where they should not."""
+"""Random numbers that repeat although they should not."""
 
 from __future__ import annotations
 

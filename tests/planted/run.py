@@ -19,7 +19,7 @@ from tests.planted.planted import Planted
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the check said about one program under one strategy."""
+    """Result of the check of one program under one strategy."""
 
     ids: tuple[str, ...]
     name: str
@@ -28,7 +28,7 @@ class Outcome:
     """``sin`` or ``twin``."""
     verdict: str
     cause: str | None
-    """Of the first finding."""
+    """Cause of the first finding."""
     symptom: str | None
     step: int | None
     seconds: float

@@ -39,7 +39,7 @@ def learning_rate_is_lowered_on_the_chief_alone(run, sin):
 
 
 def schedule_in_python_is_read_at_tracing(run, sin):
-    """The step is compiled where it is distributed; the rate of the first step is then in the graph."""
+    """The step is compiled only under a strategy; the graph then keeps the rate of the first step."""
     model, optimizer = loops.keras_program(run)
     replica_step = _step_of(run, model, optimizer)
     taken = [0]

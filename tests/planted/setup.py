@@ -39,7 +39,7 @@ def _train_alone(run, strategy):
 
 
 def workers_train_alone(run, sin):
-    """As where TF_CONFIG comes after the strategy: every worker has a cluster of one, and all of the data."""
+    """Every worker has a cluster of one and all of the data, as if TF_CONFIG were set after the strategy is made."""
     device = tf.config.list_logical_devices("CPU")[0].name
     _train_alone(run, tf.distribute.OneDeviceStrategy(device) if sin else run.strategy)
 

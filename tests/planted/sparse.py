@@ -115,7 +115,7 @@ def rows_of_several_replicas_overwrite_each_other(run, sin):
 
 
 def rows_of_the_own_replica_alone_are_updated(run, sin):
-    """Dense gradients are reduced, sparse ones are scattered where they are."""
+    """Dense gradients are reduced; sparse ones are scattered on their own replica."""
     model = bag_program(run)
 
     def replica_step(batch):

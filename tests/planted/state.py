@@ -59,7 +59,7 @@ def running_mean_is_the_replicas_own(run, sin):
 
 
 def running_maximum_is_that_of_the_first_replica(run, sin):
-    """Of the inputs' magnitudes, for a quantised export."""
+    """Maximum of the inputs' magnitudes, for a quantised export."""
     model = loops.linear_program(run)
     with run.strategy.scope():
         largest = tf.Variable(
@@ -261,7 +261,7 @@ def momentum_of_the_optimizer_is_scaled(run, sin):
 
 
 def average_of_weights_takes_the_replicas_own_update(run, sin):
-    """An exponential moving average that is fed what the replica would have done alone."""
+    """An exponential moving average gets the update that the replica would have made by itself."""
     model = loops.linear_program(run)
     variables = list(model.trainable_variables)
     with run.strategy.scope():

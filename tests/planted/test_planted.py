@@ -20,10 +20,10 @@ QUICK = {
     ("global_norm_is_clipped_before_the_reduction", "mirrored"),
     ("every_worker_reads_everything", "multi_worker_mirrored"),
 }
-"""What the quick loop runs; the others are marked slow."""
+"""Pairs that the quick loop runs; the others are marked slow."""
 
 PER_TOPIC = 3
-"""How many bugs of each topic the tests run, under the first of their strategies; the evaluation runs all under all."""
+"""Bugs of each topic that the tests run, each under its first strategy; the evaluation runs all under all."""
 
 CHOSEN = [
     entry

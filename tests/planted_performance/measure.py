@@ -18,7 +18,7 @@ from tests.planted_performance.catalogue import PLANTED, TUNED, Planted
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the advice said about one entry."""
+    """Result of the advice about one entry."""
 
     first: str
     """Rule of the first piece of advice; empty for none."""

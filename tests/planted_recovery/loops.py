@@ -1,4 +1,4 @@
-"""Bugs of programs with a loop of their own: what the save lacks, and where the data continues."""
+"""Bugs of programs with a loop of their own: missing parts of the save, and a wrong place to continue the data."""
 
 from __future__ import annotations
 

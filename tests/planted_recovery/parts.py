@@ -34,7 +34,7 @@ class Recovery:
     given: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the check."""
     missed: str = ""
-    """What is said in place of the right verdict, for a bug that is caught and not yet named."""
+    """Text in place of the right verdict, for a bug that is caught and not yet named."""
     broken: str = ""
     """Part of the reason, if the program recovers and breaks a limit that was asked for."""
 

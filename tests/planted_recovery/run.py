@@ -17,7 +17,7 @@ CORRECT = correct.CORRECT
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the checks said about one entry."""
+    """Result of the checks of one entry."""
 
     caught: bool
     right: bool

@@ -42,7 +42,7 @@ END_PATIENCE = 15.0
 
 @dataclass(frozen=True)
 class Case:
-    """What the JUnit report says about a test."""
+    """Result of a test in the JUnit report."""
 
     outcome: str
     """``passed``, ``failed``, ``error`` (set-up or tear-down), ``skipped`` or ``xfailed``."""
@@ -53,7 +53,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run left behind."""
+    """Results and remains of a run."""
 
     status: int
     stdout: str
@@ -80,9 +80,9 @@ class Project:
     folder: Path
     temporary: Path
     server: warm.Server
-    """What the runs fork their zygotes from, unless they have another environment."""
+    """Server from which the runs fork their zygotes, unless they have another environment."""
     before: set[psutil.Process] = field(init=False)
-    """What the server had forked before."""
+    """Processes that the server had forked before."""
     marks: list[str] = field(default_factory=list)
     prefix: list[str] = field(default_factory=list)
     """Beginning of the command, such as that of ``nsenter``."""
@@ -163,7 +163,7 @@ class Project:
             return set()
 
     def files(self) -> list[str]:
-        """What lies in the temporary folder, pytest's own ``tmp_path`` folders left out."""
+        """Return the contents of the temporary folder, without pytest's own ``tmp_path`` folders."""
         deadline = time.monotonic() + END_PATIENCE
         while True:
             found = [str(path) for path in self.temporary.iterdir() if not path.name.startswith("pytest-of-")]

@@ -1,4 +1,4 @@
-"""What tests on ranks can use of pytest: one project, one run, one behaviour to a test."""
+"""Features of pytest that tests on ranks can use: one project, one run, one behavior to a test."""
 
 from __future__ import annotations
 

@@ -84,13 +84,13 @@ def project(new_project: Callable[..., Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def run(project: Any) -> Any:
-    """What each commit looks at."""
+    """Run the tests that run for each commit."""
     return project.pytest("-rx", "test_known.py", timeout=400.0)
 
 
 @pytest.fixture(scope="module")
 def more(project: Any) -> Any:
-    """What only the night looks at."""
+    """Run the tests that run only at night."""
     return project.pytest("-rx", "test_more.py", timeout=400.0)
 
 

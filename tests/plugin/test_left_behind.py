@@ -1,4 +1,4 @@
-"""What a run leaves whose processes were all killed at the same moment is removed by the next run."""
+"""If all processes of a run were killed at the same moment, the next run removes the remains."""
 
 from __future__ import annotations
 

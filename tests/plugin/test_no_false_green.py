@@ -1,4 +1,4 @@
-"""What must never be green: every way in which a rank can fail to run a test, in one project."""
+"""Every way in which a rank can fail to run a test, in one project: none of them may be green."""
 
 from __future__ import annotations
 

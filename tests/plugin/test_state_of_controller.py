@@ -1,4 +1,4 @@
-"""What a test sets in the pytest process reaches the ranks, and what it says does not depend on what ran before."""
+"""State that a test sets in the pytest process reaches the ranks, and results do not depend on earlier tests."""
 
 from __future__ import annotations
 

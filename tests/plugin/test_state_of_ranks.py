@@ -1,4 +1,4 @@
-"""What one test leaves behind in a warm rank: no later test, call or comparison may see it, in whichever order."""
+"""No later test, call or comparison may see the state that a test leaves in a warm rank, in any order."""
 
 from __future__ import annotations
 

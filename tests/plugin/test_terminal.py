@@ -1,4 +1,4 @@
-"""What comparisons show on the terminal: the running line, the cause in pytest's summary, the reasons of skips."""
+"""Terminal output of comparisons: the running line, the cause in pytest's summary, the reasons of skips."""
 
 from __future__ import annotations
 

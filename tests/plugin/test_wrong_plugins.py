@@ -1,4 +1,4 @@
-"""What a plugin registers wrongly is named with its hook, in one line."""
+"""An object that a plugin registers wrongly is reported with its hook, in one line."""
 
 from __future__ import annotations
 

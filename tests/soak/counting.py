@@ -17,7 +17,7 @@ SAMPLES = 40
 
 @dataclass(frozen=True)
 class Counts:
-    """What this process and its descendants hold. All of it must be as before when the clusters have ended."""
+    """Resources of this process and its descendants. All must be as before after the clusters have ended."""
 
     processes: int
     threads: int

@@ -1,4 +1,4 @@
-"""Growth of memory: a leak is told from a buffer that grows once and from noise."""
+"""Growth of memory: a leak is distinguished from a buffer that grows once, and from noise."""
 
 from __future__ import annotations
 

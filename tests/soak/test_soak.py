@@ -28,7 +28,7 @@ pytestmark = pytest.mark.soak
 CLUSTERS = int(os.environ.get("DDL_SOAK_CLUSTERS", 10_000))
 REQUESTS = int(os.environ.get("DDL_SOAK_REQUESTS", 100_000))
 VARIANTS = ("one_device", "multi_worker_mirrored", "parameter_server")
-"""Without ports, with one for each rank, and with servers in the process of the rank."""
+"""Variants without ports, with a port for each rank, and with servers in the process of the rank."""
 WARM_UP = 6
 """Clusters before the first count. They fill caches of Python and of the zygote."""
 PER_LEASE = 100

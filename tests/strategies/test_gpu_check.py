@@ -1,4 +1,4 @@
-"""What the GPUs compute is compared with NumPy before anything is trained there. Here a CPU stands for the GPU."""
+"""Results of GPUs are compared with NumPy before anything is trained there. Here a CPU stands for the GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a package of Keras does not have: the file is right about the installed versions, and tests are skipped."""
+"""APIs that a package of Keras lacks: the file is right about the installed versions, and tests are skipped."""
 
 from __future__ import annotations
 

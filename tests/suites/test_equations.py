@@ -45,7 +45,7 @@ def test_a_wrong_entry_is_shown(rest, told):
 
 
 def test_tests_and_the_missing_part_follow_from_quantities():
-    """A claim that nobody can check is refused: the quantities tell what is compared, and what is not."""
+    """A claim that nobody can check is refused: the quantities say what is compared, and what is not."""
     entry = '[[equation]]\nid = "C01"\nwhat = "Losses and rates are right."\ntruth = ["arithmetic"]\n'
     (found,) = load(entry + 'quantities = { Losses = ["a", "b"], rates = [] }')
     assert (found.tests, found.part) == (("a", "b"), "rates")

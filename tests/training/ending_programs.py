@@ -83,7 +83,7 @@ def ends_both_together(run):
 
 
 def takes_two_batches_in_a_step(run):
-    """Of five batches, the third step gets one."""
+    """Take two batches in each step, so that the third step gets only one of five."""
     model, optimizer = programs.make(run)
     run.watch(model=model, optimizer=optimizer)
     step = programs.step_of(run, model, optimizer)

@@ -177,7 +177,7 @@ def own_optimizer(run: Any) -> None:
 
 
 def compiled_gradients(run: Any) -> None:
-    """The tape within XLA, where no Python operation runs."""
+    """Compute gradients with a tape within XLA, which runs no Python operation."""
     model, optimizer = made(run)
 
     @tf.function(jit_compile=True)

@@ -66,7 +66,7 @@ def test_uneven_last_batch_and_its_ids(ranks):
 
 @pytest.mark.parametrize("strategy", ["mirrored", "central_storage", "multi_worker_mirrored"])
 def test_more_replicas_than_examples(records, strategy):
-    """Whatever the framework makes of an empty replica, what it consumed is told."""
+    """The record has the examples of each replica, whatever the framework does with an empty replica."""
     for record in records(strategy, programs.one_example, global_batch_size=1):
         if record.error is not None:
             assert "Error" in record.error.type
@@ -126,7 +126,7 @@ def test_layers_built_by_the_first_batch_are_moved_in_a_noise_run(ranks):
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_an_unseen_creation_has_the_value_after_its_step(ranks):
-    """Without operations in graphs, what a graph creates is first read when its step has ended."""
+    """A variable that a graph creates is first read after its step if no operations are put into graphs."""
     (record,) = ranks("one_device", programs.late_layers, **GIVEN, observe=False)
     weights = [item for item in record.variables if item.kind == "trainable"]
     assert len(weights) == 4

@@ -42,7 +42,7 @@ def test_fit_takes_arrays(ranks):
 
 
 def test_keras_3_cannot_fit_under_multi_worker_mirrored(records):
-    """A limit of Keras 3.15.1, which the record must tell in Keras' own words."""
+    """A limit of Keras 3.15.1, which the record must report in Keras' own words."""
     for record in records("multi_worker_mirrored", programs.fits, global_batch_size=8):
         assert record.error.type == "ValueError"
         assert "Attempt to convert a value (PerReplica:{" in record.error.message

@@ -1,4 +1,4 @@
-"""What an optimizer does with the gradients of the replicas follows from its class and from the call."""
+"""The class of an optimizer and its call decide what it does with the gradients of the replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which generators of the process a program has drawn from before it seeded them."""
+"""Generators of the process from which a program has drawn before it seeded them."""
 
 from __future__ import annotations
 

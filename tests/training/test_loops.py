@@ -1,4 +1,4 @@
-"""Loops of graphs, counted as often as they run where that can be told before."""
+"""Loops of graphs, counted as often as they run if the graph shows that number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a record says about variables, layers, optimizers, errors and the limits of steps."""
+"""Contents of a record: variables, layers, optimizers, errors and the limits of steps."""
 
 from __future__ import annotations
 

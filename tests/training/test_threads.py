@@ -13,7 +13,7 @@ from pytest_ddl.training.threads import Threads
 
 
 class Training:
-    """A training that goes on when it is told to, and perhaps fails then."""
+    """A training that waits for a signal to continue, and perhaps fails then."""
 
     def __init__(self, threads: Threads, error: BaseException | None = None) -> None:
         self.threads = threads

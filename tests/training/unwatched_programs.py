@@ -34,7 +34,7 @@ def _train(run, variables_of, watch):
 
 
 def watches_all(run):
-    """What is not watched is counted, looked at, or never trained."""
+    """Train with all trained weights watched; other variables only count, are only read, or are never trained."""
     _train(run, lambda m: m.trainable_variables, lambda m, o, c: run.watch(model=m, optimizer=o))
 
 
@@ -150,7 +150,7 @@ def looks_at_gradients_afterwards(run):
 
 
 def evaluates_afterwards(run):
-    """Without a gradient, the second model is evaluated, its statistics are estimated anew, and it is restored."""
+    """Evaluate a second model without a gradient, estimate its statistics anew, and restore it."""
     watches_all(run)
     with run.strategy.scope():
         model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.BatchNormalization()])

@@ -1,4 +1,4 @@
-"""Where a script computes with the number of replicas."""
+"""Lines of a script that compute with the number of replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which training of a script has not run when the script is ended."""
+"""Training of a script that has not run when the script is ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is decided about a script from the report of its comparison."""
+"""Decision about a script from the report of its comparison."""
 
 from __future__ import annotations
 

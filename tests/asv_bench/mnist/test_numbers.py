@@ -1,4 +1,4 @@
-"""What follows from the times: the published figures, intervals over repeats, and whether accuracies agree."""
+"""Numbers computed from the times: the published figures, intervals over repeats, and agreement of accuracies."""
 
 from __future__ import annotations
 

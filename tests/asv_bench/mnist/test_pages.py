@@ -1,4 +1,4 @@
-"""What is written: the tables, the JSON, the plots, and a page that needs nothing else."""
+"""Output of the study: the tables, the JSON, the plots, and a page that needs no other file."""
 
 from __future__ import annotations
 

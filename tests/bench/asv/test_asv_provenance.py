@@ -1,4 +1,4 @@
-"""What ``pytest-ddl asv run`` measures is the checked-out code: stale copies are noticed, and correct set-ups work."""
+"""``pytest-ddl asv run`` measures the checked-out code: stale copies are detected, and correct set-ups work."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_function_that_imports_a_stranger_fails_and_tells_the_cure(
     loaded: dict[str, ModuleType] = {}
 
     def train(run: Any) -> None:
-        # Where the function imports it, and not where its module is imported.
+        # The module is imported by the function, not by the function's module.
         loaded["mypkg.train"] = module("mypkg.train", stale)
 
     monkeypatch.setattr(provenance, "sys", SimpleNamespace(modules=loaded))

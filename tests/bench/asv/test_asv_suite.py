@@ -27,7 +27,7 @@ TIMES = {"one_device": [0.010], MIRRORED: [0.014]}
 
 
 def cache(matrix: Matrix, **cells: str | None) -> dict[str, Any]:
-    """What setup_cache returns, through JSON, as asv pickles it."""
+    """Return the result of setup_cache, through JSON, as asv pickles it."""
     found = {"one_device 1": "one_device", "one_device 2": None, "mirrored 2": MIRRORED, "mwms 2": BROKEN, **cells}
     return json.loads(json.dumps({"cells": found, "matrix": matrix.as_json()}))
 
@@ -105,7 +105,7 @@ def test_counters_are_plain_numbers() -> None:
     ids=["settled", "retraces", "ragged", "ragged-by-luck"],
 )
 def test_what_is_the_same_in_every_run_of_retraces(launches: list[tuple[int, int]], expected: int) -> None:
-    """Their number is not where batches are ragged."""
+    """The number of retraces is not the same if batches are ragged."""
     one = weak().launches[1]
     counted = [Counters(traces=traces, retraces=retraces) for traces, retraces in launches]
     data = cache(Matrix(tuple(replace(one, counters=counters) for counters in counted), {}, "weak"))
@@ -171,7 +171,7 @@ def test_eager_steps_have_no_counters_and_absent_energy_a_reason() -> None:
 
 @pytest.fixture
 def discovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What asv writes to its benchmarks.json for a folder with two suites in one file, one in another, and a loop."""
+    """Return asv's benchmarks.json for a folder with two suites in one file, one in another, and a loop."""
     folder = tmp_path / "benchmarks_of_this_test"
     folder.mkdir()
     (folder / "__init__.py").write_text("")

@@ -55,7 +55,7 @@ def started(tmp_path: Path) -> tuple[subprocess.Popen[str], list[int]]:
 
 
 def ended(descriptors: list[int]) -> bool:
-    """Whether all of these processes end; waits for it."""
+    """Wait for these processes, and return whether all of them end."""
     left = set(descriptors)
     poll = select.poll()
     for descriptor in descriptors:

@@ -207,14 +207,14 @@ def test_fit_is_counted_as_a_loop_is(counts):
 
 @pytest.mark.slow
 def test_steps_of_a_call_that_takes_several_are_counted_singly(counts):
-    # Of one device: Keras' loop fails where its body has a collective (see below).
+    # One device only: Keras' loop fails if its body has a collective (see below).
     single, several = counts("one_device", "fit", "fit, 4 at once")
     assert (single.steady_steps, several.steady_steps) == (8, 8)
     assert not [change for change in compare(single, several) if change.is_regression]
 
 
 class Keras:
-    """What is counted in a graph that holds several steps one after the other."""
+    """Counters for a graph that holds several steps one after the other."""
 
     def __init__(self, steps_per_call=1, unrolled_steps=1):
         self.steps_per_call, self.unrolled_steps, self.notes = steps_per_call, unrolled_steps, []

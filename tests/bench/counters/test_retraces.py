@@ -1,4 +1,4 @@
-"""Retraces that are up to chance are told from those of a defect."""
+"""Random retraces are distinguished from those of a defect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def counted(retraces, traces=1, steps=200):
 
 
 def looks_that_alarm(launches, seed, rates, clump=1):
-    """Whether any look at 1 to ``launches`` launches says so, of programs that retrace at random."""
+    """Return whether programs that retrace at random cause an alarm after any of 1 to ``launches`` launches."""
     rng = random.Random(seed)
 
     def side(rate):

@@ -1,4 +1,4 @@
-"""What counts as a difference from one device, and when a target is reached: each both ways."""
+"""Differences from one device, and reached targets: cases that count and cases that do not."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_too_few_seeds_are_inconclusive(number: int) -> None:
 
 
 def test_a_difference_as_large_as_rounding_does_not_count() -> None:
-    """Without the measured effect of rounding, the same differences would be significant."""
+    """The same differences are significant if the effect of rounding is not measured."""
     tiny = {1: 1.0e-8, 2: 1.2e-8, 3: 0.9e-8, 4: 1.1e-8, 5: 1.0e-8}
     assert difference(ending(tiny)).differs is True
     assert difference(ending(tiny, noise=dict.fromkeys(SEEDS, 2e-8))).differs is False

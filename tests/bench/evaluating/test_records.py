@@ -1,4 +1,4 @@
-"""The JSON of an evaluation: it round-trips, others read its matrix, and damage is told."""
+"""The JSON of an evaluation: it round-trips, other commands read its matrix, and damage is reported."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Three and four emulated hosts are predicted from two, where the limited bandwidth is what binds.
+"""Three and four emulated hosts are predicted from two, while the limited bandwidth is the bottleneck.
 
 The hosts share two cores, so the launches in which replicas only compute show how much slower computing gets with more
-of them. Above 200 Mbit/s the cores bind and not the link: gRPC needs them too.
+hosts. Above 200 Mbit/s the cores are the bottleneck and not the link: gRPC needs them too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Each reason to refuse a forecast applies where it should, and only there."""
+"""Each reason to refuse a forecast applies to the cases that it describes, and to no others."""
 
 from __future__ import annotations
 

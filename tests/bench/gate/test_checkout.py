@@ -1,4 +1,4 @@
-"""Whose pytest-ddl measures the two versions."""
+"""Choice of the pytest-ddl that measures the two versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.bench.gate.repositories import git
 
 
 def sides(project: Path, base: int | None, head: int | None, instrument: str) -> tuple[list[Path], list[str]]:
-    """The pytest-ddl of both sides, relative to their versions, where these bring ones that speak such protocols."""
+    """Return the pytest-ddl that measures each side, relative to its version. One with a protocol brings its own."""
     for name, protocol in (("base", base), ("head", head)):
         git(project, "checkout", "-q", "-b", name, "main")
         if protocol is not None:

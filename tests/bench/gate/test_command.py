@@ -1,4 +1,4 @@
-"""Exit statuses of the command where the gate itself fails: never 1, which says that HEAD is slower."""
+"""Exit statuses of the command if the gate itself fails: never 1, which says that HEAD is slower."""
 
 from __future__ import annotations
 

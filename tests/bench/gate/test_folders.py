@@ -1,4 +1,4 @@
-"""The gate's folders: there while it lives, and removed where it was killed."""
+"""The gate's folders: kept while it lives, and removed after it was killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gate refuses and remarks before it measures."""
+"""Refusals and remarks of a gate before it measures."""
 
 from __future__ import annotations
 

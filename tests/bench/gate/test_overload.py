@@ -1,4 +1,4 @@
-"""What others do to the machine, read from a /proc that was made up."""
+"""Load of other processes on the machine, read from an invented /proc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written of a result: exit status, table, JSON, GitHub; and the command line."""
+"""Output of a result (exit status, table, JSON, GitHub), and the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training function: where it is found, and that it comes from nowhere else."""
+"""The training function is found at its place, and loaded from no other place."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pytest_ddl.bench.gate.lockstep import BLOCK_SECONDS, take_turns
 
 
 class Machine:
-    """What both lanes run on: a time that goes on, and who ran last."""
+    """Machine on which both lanes run, with a clock and the lane that ran last."""
 
     def __init__(self, drift: float = 0.0, cold: float = 0.0) -> None:
         self.drift, self.cold, self.blocks = drift, cold, 0

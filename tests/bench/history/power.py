@@ -1,9 +1,9 @@
-"""What the history finds, and what it would alert about wrongly: simulated, with the rule that the gate decides by.
+"""Simulate how often the history finds a change, and how often it alerts wrongly, with the gate's rule of decision.
 
-``python -m tests.bench.history.power`` prints the table that docs/history.md has. Series have 50 commits and normal
-noise of a given coefficient of variation; a candidate is re-run as the gate does it: launches whose log ratios
-have a standard deviation of .7 % (measured, two workers, calm machine), looked at as
-:class:`pytest_ddl.bench.gate.verdict.Rule` says.
+``python -m tests.bench.history.power`` prints the table in docs/history.md. Series have 50 commits and normal noise of
+a given coefficient of variation. A candidate is re-run as the gate does it. The log ratios of its launches have a
+standard deviation of .7 % (measured, two workers, calm machine), and
+:class:`pytest_ddl.bench.gate.verdict.Rule` decides when to look at them.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Rates:
     """Shares of the series."""
 
     candidates: float
-    """With at least one candidate."""
+    """Share of series with at least one candidate."""
     alerts: float
-    """With at least one confirmed regression."""
+    """Share of series with at least one confirmed regression."""
     placed: float
-    """With a confirmed regression whose range has the commit that did it."""
+    """Share of series with a confirmed regression whose range has the commit that caused it."""
     reruns: float
     """Mean number of re-runs."""
 

@@ -51,7 +51,7 @@ class Bench:
     version: str | Callable[[int], str] = "1"
     attributes: Mapping[str, Any] = field(default_factory=dict)
     known: bool = True
-    """Whether ``benchmarks.json`` has it."""
+    """True if ``benchmarks.json`` has it."""
 
 
 def commit_hashes(count: int) -> list[str]:

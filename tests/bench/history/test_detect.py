@@ -111,7 +111,7 @@ def test_a_single_slow_result_is_no_change() -> None:
 
 
 def test_slow_creep_is_found_where_no_step_is() -> None:
-    """What asv never adds up (asv issue 932)."""
+    """asv never adds up small changes (asv issue 932)."""
     found = rates(creeping(0.05), 0.02, SERIES)
     assert found.alerts >= 0.8
     (creep,) = [one for one in changes(simulated(creeping(0.05), 0.005, 1)) if one.kind == "creep"]

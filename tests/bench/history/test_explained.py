@@ -1,4 +1,4 @@
-"""What follows from something else that is measured is no regression by itself."""
+"""A change that follows from another measured change is not a regression of its own."""
 
 from __future__ import annotations
 

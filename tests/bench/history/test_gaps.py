@@ -1,4 +1,4 @@
-"""What ends, or is not there, is said: gone series, shallow clones, two machines of one name. What is calm is not."""
+"""Gaps are reported: series that end, shallow clones, two machines of one name. A complete history is not."""
 
 from __future__ import annotations
 

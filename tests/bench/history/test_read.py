@@ -201,7 +201,7 @@ def test_the_interval_is_over_launches_where_they_are_known(tmp_path: Path) -> N
     assert point.basis == "launches"
     assert point.high is not None
     assert point.low is not None
-    # Two launches that differ by 20 % say very little; their samples alone would say ±1 %.
+    # Two launches that differ by 20 % say very little; the samples without their launches would say ±1 %.
     assert point.high - point.low > 1
     plain_bench = step_bench(lambda _n, _c: samples)
     other = read_results(write_results(tmp_path / "b", [plain_bench], commit_hashes(1))).series[0].points[0]

@@ -1,4 +1,4 @@
-"""Of several ranks that failed, the one is named that failed by itself."""
+"""If several ranks fail, the report names the one that failed by itself."""
 
 from __future__ import annotations
 

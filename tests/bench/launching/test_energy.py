@@ -52,7 +52,7 @@ class FakeNvml:
 
 
 def read(source: EnergySource, seconds: float = 10.0) -> EnergyReading:
-    """What a meter tells of a window of so many seconds."""
+    """Return the reading of a meter after a window of some seconds."""
     meter = EnergyMeter([source], clock=iter([100.0, 100.0 + seconds]).__next__)
     meter.start()
     return meter.stop()

@@ -1,4 +1,4 @@
-"""What a rank does around a measurement."""
+"""Work of a rank before and after a measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clock of a rank measures: with given times, without TensorFlow."""
+"""Measurements of a rank's clock, for given times and without TensorFlow."""
 
 from __future__ import annotations
 

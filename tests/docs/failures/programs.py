@@ -58,7 +58,7 @@ class Failure:
     title: str
     cause: str
     text: str
-    """What goes wrong, in a sentence or two."""
+    """Description of the failure, in a sentence or two."""
     right: str
     """Lines of the program that are replaced. Indentation is that of the program."""
     wrong: str

@@ -1,4 +1,4 @@
-"""Mistakes in how weights, slots and counters are updated, and in where they start."""
+"""Mistakes in the updates of weights, slots and counters, and in their initial values."""
 
 from __future__ import annotations
 
