@@ -89,6 +89,14 @@ def test_commands_can_be_parsed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_shell_can_read_each_script(path: Path) -> None:
+    """For example, an apostrophe in the message of a missing variable begins a quotation."""
+    runs = [step["run"] for job in load(path)["jobs"].values() for step in job["steps"] if "run" in step]
+    read = [subprocess.run(["bash", "-n", "-c", run], capture_output=True, text=True, timeout=60) for run in runs]
+    assert [done.stderr for done in read if done.returncode] == []
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_workflows_are_pinned_limited_and_careful(path: Path) -> None:
     workflow = load(path)
     assert workflow["permissions"] == {"contents": "read"}
@@ -306,3 +314,45 @@ def test_results_of_each_night_are_added_to_their_branch(path: Path, tmp_path: P
     assert git("ls-tree", "--name-only", "benchmark-results", cwd=origin).split() == ["1.json", "2.json"]
     subjects = git("log", "--format=%s", "benchmark-results", cwd=origin).splitlines()
     assert subjects == ["Results of c2 on gpu", "Results of c1 on gpu"]
+
+
+GPU_CHECKS = [path for path in WORKFLOWS if path.name == "gpu-check.yml"]
+_PROGRAM = """
+import pytest
+
+@pytest.mark.ddl(strategies=["mirrored", "multi_worker_mirrored"])
+def test_both_replicas_are_there(ddl_strategy):
+    assert ddl_strategy.num_replicas_in_sync == 2
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.parametrize("path", GPU_CHECKS[:1], ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(("python", "passes"), [('"${@/--ddl-device=gpu/--ddl-device=cpu}"', True), ('"$@"', False)])
+def test_the_commands_of_the_check_on_gpus(path: Path, python: str, passes: bool, tmp_path: Path) -> None:
+    """All lines run with CPUs in place of GPUs. Without that, a runner that has lost its GPU fails."""
+    (tmp_path / "test_mine.py").write_text(_PROGRAM, encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f"#!/usr/bin/env bash\nexec {shlex.quote(sys.executable)} {python}\n", encoding="utf-8")
+    interpreter.chmod(0o755)
+    given = {"BENCH_PYTHON": str(interpreter), "GPU_TESTS": "test_mine.py", "CUDA_VISIBLE_DEVICES": ""}
+    doctor, check = (step for step in load(path)["jobs"]["gpu-check"]["steps"] if "run" in step)
+
+    def run(step: dict[str, Any], left_out: str = "") -> subprocess.CompletedProcess[str]:
+        wanted = {name: given[name] for name in step["env"] if name != left_out}
+        environ = {**os.environ, **wanted, "CUDA_VISIBLE_DEVICES": ""}
+        words = ["bash", "-e", "-o", "pipefail", "-c", step["run"]]
+        return subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
+
+    assert run(doctor).returncode == 0
+    for step, name in ((doctor, "BENCH_PYTHON"), (check, "GPU_TESTS")):
+        stopped = run(step, left_out=name)
+        assert stopped.returncode != 0
+        assert f"set the repository variable {name}" in stopped.stderr
+    ran = run(check)
+    assert (ran.returncode == 0) is passes, ran.stdout + ran.stderr
+    assert ("2 passed" in ran.stdout) is passes
+    assert passes or "mirrored" in ran.stdout + ran.stderr
+    assert (tmp_path / "gpu-check.xml").exists() or not passes
