@@ -17,7 +17,7 @@ from pytest_ddl.cluster.launcher import Launcher
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.resources import ResourcesBusyError, Slots
 from pytest_ddl.strategies.base import StrategyDefinition, topology_of
-from pytest_ddl.strategies.machine import GPU_GROWTH, GPU_MEMORY, GpuShare
+from pytest_ddl.strategies.machine import GPU_GROWTH, GPU_LOADING, GPU_MEMORY, GpuShare
 from pytest_ddl.strategies.spec import StrategySpec
 
 MAX_WARM_PROCESSES = 12
@@ -159,6 +159,7 @@ class Pool:
             # By default, a process takes all memory of its GPUs. Ranks share a GPU if there are more of them than GPUs,
             # and a launch may share it with other clusters.
             environment.setdefault(GPU_GROWTH, "true")
+            environment.setdefault(GPU_LOADING, "LAZY")
             topology = topology_of(definition, spec)
             launcher: Any = self.launcher
             several = hasattr(launcher, "gpu_slots")

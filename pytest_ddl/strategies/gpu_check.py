@@ -6,10 +6,14 @@ the GPU, and a product of matrices is 0. Both sides of a comparison are then wro
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import re
 from typing import Any
 
 import numpy as np
 
+_LIBRARY = re.compile(r"/lib(cudart|cublas|cudnn|cufft|cusolver|cusparse)\.so\.([\d.]+)$", re.MULTILINE)
 SIZE = 48
 """Rows of the matrices. Their numbers are so small that every sum of products is exact in float32."""
 
@@ -48,6 +52,30 @@ def wrong_on(device: str) -> str | None:
             if not np.array_equal(computed.numpy(), expected):
                 return f"computes wrong numbers: {name} begins with {_first(computed)} in place of {_first(expected)}"
     return None
+
+
+def libraries() -> dict[str, str]:
+    """Return the versions of CUDA that this process has: ``built``, ``driver``, and its libraries by name.
+
+    A version of a library is that of its file, whatever the name is by which it was loaded. Libraries are loaded when
+    TensorFlow lists its GPUs.
+    """
+    import tensorflow as tf
+
+    build = tf.sysconfig.get_build_info()
+    found = {"built": str(build.get("cuda_version", "")), "driver": _driver()}
+    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
+        found |= {name: version for line in maps for name, version in _LIBRARY.findall(line)}
+    return found
+
+
+def _driver() -> str:
+    """Return the version of CUDA that the driver supports, or an empty text."""
+    number = ctypes.c_int()
+    with contextlib.suppress(OSError, AttributeError):
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) == 0:
+            return f"{number.value // 1000}.{number.value % 1000 // 10}"
+    return ""
 
 
 def _first(array: Any) -> str:

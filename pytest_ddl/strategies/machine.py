@@ -39,6 +39,8 @@ FULL_CLUSTERS = 4
 """Clusters of one process of pytest that may be full at the same time. Idle ones hold little more than a context."""
 GPU_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 """Environment variable of TensorFlow, which by default takes all memory of a GPU at its first operation there."""
+GPU_LOADING = "CUDA_MODULE_LOADING"
+"""Environment variable of CUDA, which loads each kernel at its first use if it is LAZY: contexts start sooner."""
 GPU_MEMORY = "_PYTEST_DDL_GPU_MEMORY"
 """Environment variable between the pool and a rank: most memory in MB that a rank may take of a GPU that it shares."""
 _UNKNOWN_GPU_MB = 15_000

@@ -16,7 +16,7 @@ from pytest_ddl.cluster.pool import Pool
 from pytest_ddl.cluster.resources import Ledger, ResourcesBusyError
 from pytest_ddl.config import SETTINGS
 from pytest_ddl.session import take_gpu_memory_as_needed
-from pytest_ddl.strategies.machine import GPU_GROWTH, GPU_MEMORY, GpuShare
+from pytest_ddl.strategies.machine import GPU_GROWTH, GPU_LOADING, GPU_MEMORY, GpuShare
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 
@@ -280,15 +280,14 @@ def test_idle_clusters_make_way_for_a_measurement_of_another_process(
         assert idle.closed
 
 
-@pytest.mark.parametrize(
-    ("device", "given", "found"), [("gpu", {}, "true"), ("gpu", {GPU_GROWTH: "false"}, "false"), ("cpu", {}, None)]
-)
-def test_a_rank_takes_only_as_much_memory_of_a_gpu_as_it_needs(
-    started: list[FakeCluster], make_pool: Any, device: str, given: dict[str, str], found: str | None
+@pytest.mark.parametrize(("name", "default"), [(GPU_GROWTH, "true"), (GPU_LOADING, "LAZY")])
+@pytest.mark.parametrize(("device", "given", "found"), [("gpu", "", "default"), ("gpu", "no", "no"), ("cpu", "", None)])
+def test_a_rank_takes_memory_of_a_gpu_and_loads_kernels_as_it_needs_them(
+    started: list[FakeCluster], make_pool: Any, name: str, default: str, device: str, given: str, found: str | None
 ) -> None:
-    _pool, lease = make_pool(gpus=1, environ=given)
+    _pool, lease = make_pool(gpus=1, environ={name: given} if given else {})
     with lease("one_device", device) as cluster:
-        assert cluster.environ.get(GPU_GROWTH) == found
+        assert cluster.environ.get(name) == (default if found == "default" else found)
 
 
 def test_gpus_are_those_that_the_user_allows(started: list[FakeCluster], make_pool: Any) -> None:
