@@ -36,31 +36,70 @@ def forms(data: Any) -> Mapping[str, Callable[[], Any]]:
     }
 
 
-@pytest.mark.ddl(strategies=["one_device"])
-@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza")
-@pytest.mark.parametrize("axis", [-1, 1, None, (1, 2), (2, 1)], ids=str)
-def test_statistics_are_those_of_the_whole_data(axis, ddl_strategy):
-    """The data have large means and batches of two sizes, and may come with labels."""
+def statistics(axis: Any, data: Any) -> tuple[Any, Any]:
+    """Return mean and variance by the axes that are kept, so that they broadcast over the data."""
+    kept = () if axis is None else np.atleast_1d(axis) % data.ndim
+    others = tuple(one for one in range(data.ndim) if one not in kept)
+    return data.mean(axis=others, keepdims=True), data.var(axis=others, keepdims=True)
+
+
+BOUND = {"rtol": 2e-5, "atol": 2e-5}
+"""Some dozen roundings of 6e-8, and the difference of two squares that are ten times as large."""
+AXES = (-1, 1, None, (1, 2), (2, 1))
+
+
+def learns(strategy: Any, axis: Any, made: Mapping[str, Callable[[], Any]]) -> None:
+    """Let a layer learn from data, once and twice, and compare with arithmetic."""
     from suites.subject import keras
 
     wrong = Wrong()
-    kept = () if axis is None else np.atleast_1d(axis) % NUMBERS.ndim
-    others = tuple(one for one in range(NUMBERS.ndim) if one not in kept)
-    for form, make in reversed([*forms(NUMBERS).items()]):  # the last one has the whole data
-        seen = NUMBERS[:6] if "known" in form else NUMBERS
-        mean, variance = seen.mean(axis=others, keepdims=True), seen.var(axis=others, keepdims=True)
-        # Some dozen roundings of 6e-8, and the difference of two squares that are ten times as large.
-        expected = (NUMBERS - mean) / np.sqrt(variance)
+    for form, make in made.items():
+        mean, variance = statistics(axis, NUMBERS[:6] if "known" in form else NUMBERS)
         for times in (1, 2):
-            with wrong.of(form, f"{times} times"), ddl_strategy.scope():
+            with wrong.of(form, f"{times} times"), strategy.scope():
                 layer = keras.layers.Normalization(axis=axis)
                 for _ in range(times):
                     layer.adapt(make())
-                np.testing.assert_allclose(layer(NUMBERS), expected, rtol=2e-5, atol=2e-5)
-    with wrong.of("as parameters"), ddl_strategy.scope():
-        given = {"mean": mean.squeeze(), "variance": variance.squeeze()}
-        layer = keras.layers.Normalization(axis=None if axis is None else tuple(sorted(kept)), **given)
-        np.testing.assert_allclose(layer(NUMBERS), expected, rtol=2e-5, atol=2e-5)
+                np.testing.assert_allclose(layer(NUMBERS), (NUMBERS - mean) / np.sqrt(variance), **BOUND)
+    wrong.check()
+
+
+@pytest.mark.ddl(strategies=["one_device"])
+@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza")
+@pytest.mark.parametrize("axis", AXES, ids=str)
+def test_statistics_are_those_of_the_whole_data(axis, ddl_strategy):
+    """The data have large means and batches of two sizes."""
+    learns(ddl_strategy, axis, {form: make for form, make in forms(NUMBERS).items() if "labels" not in form})
+
+
+@pytest.mark.ddl(strategies=["one_device"])
+@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza")
+def test_labels_are_not_learned_from(ddl_strategy):
+    learns(ddl_strategy, -1, {form: make for form, make in forms(NUMBERS).items() if "labels" in form})
+
+
+@pytest.mark.ddl(strategies=["one_device"])
+@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza")
+@pytest.mark.parametrize("axis", AXES, ids=str)
+def test_statistics_that_are_given_are_of_the_last_axes_that_are_kept(axis, ddl_strategy):
+    """They may be one number for all, or of fewer axes than are kept. The layer may do the opposite, or be saved."""
+    from suites.subject import keras
+
+    wrong, kept = Wrong(), () if axis is None else tuple(sorted(np.atleast_1d(axis) % NUMBERS.ndim))
+    mean, variance = (one[0] for one in statistics(axis, NUMBERS))  # the first axis is that of the examples
+    for number in range(len(kept) + 1):
+        shape = tuple(NUMBERS.shape[one] for one in kept[len(kept) - number :])
+        given = [one.squeeze()[(0,) * (len(kept) - number)].reshape(shape) for one in (mean, variance)]
+        broad = [1 if one not in kept[len(kept) - number :] else NUMBERS.shape[one] for one in range(1, NUMBERS.ndim)]
+        its_mean, its_variance = (one.reshape(broad) for one in given)
+        for invert in (False, True):
+            with wrong.of(f"shape {shape}, invert {invert}"), ddl_strategy.scope():
+                options = {"axis": None if axis is None else kept, "mean": given[0], "variance": given[1]}
+                layer = keras.layers.Normalization(**options, invert=invert)
+                deviation = np.sqrt(its_variance)
+                expected = NUMBERS * deviation + its_mean if invert else (NUMBERS - its_mean) / deviation
+                for one in (layer, keras.layers.Normalization.from_config(layer.get_config())):
+                    np.testing.assert_allclose(one(NUMBERS), expected, **BOUND)
     wrong.check()
 
 

@@ -55,6 +55,7 @@ class InNumPy:
 
 def observing(keras: Any, place: str) -> Any:
     """Return a layer that counts with a metric what it gets."""
+    from suites.subject import ops
 
     class Inside(keras.layers.Layer):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -62,7 +63,7 @@ def observing(keras: Any, place: str) -> Any:
             self.metric = keras.metrics.Mean("seen")
 
         def call(self, inputs: Any) -> Any:
-            self.metric.update_state(keras.ops.mean(keras.ops.abs(inputs)))
+            self.metric.update_state(ops.mean(ops.abs(inputs)))
             return inputs
 
     class Observing(keras.layers.Layer):  # type: ignore[misc]
@@ -90,7 +91,7 @@ def observing(keras: Any, place: str) -> Any:
             kept = self.kept["one"] if place == "dict" else self.kept
             while isinstance(kept, (list, tuple)):
                 kept = kept[0]
-            kept.update_state(keras.ops.mean(keras.ops.abs(inputs)))
+            kept.update_state(ops.mean(ops.abs(inputs)))
             return inputs
 
     return Observing()

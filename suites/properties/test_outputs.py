@@ -24,6 +24,8 @@ LENGTHS = (3, 1, 2, 3)
 """Times of each example that its mask has."""
 WIDTHS = {"first": 2, "second": 1}
 """Layers and their units."""
+INPUTS = ("zoo", "ark")
+"""Names of several inputs."""
 SHARES = {"first": 0.5, "second": 2.0}
 KEYS = {
     "one": ("first",),
@@ -35,7 +37,7 @@ KEYS = {
 """Form of the outputs -> the names that logs and structures have for them. Keras sorts the keys of a dictionary."""
 DIMENSIONS: Mapping[str, tuple[str, ...]] = {
     "outputs": tuple(KEYS),
-    "loss": ("each", "same", "first", "class", "function"),
+    "loss": ("each", "same", "first", "second", "class", "function", "differ"),
     "loss_weights": ("no", "each"),
     "metrics": ("no", "bare", "each", "first"),
     "weighted_metrics": ("no", "bare", "each", "first"),
@@ -43,7 +45,8 @@ DIMENSIONS: Mapping[str, tuple[str, ...]] = {
     "sample_weight": ("no", "examples", "each", "times"),
     "labels": ("float64", "int32", "bool"),
     "mask": ("no", "yes"),
-    "given": ("as outputs", "by name"),
+    "given": ("as outputs", "by name", "by name in reverse"),
+    "inputs": ("one", "list", "dict", "list by name in reverse"),
     "method": ("train_on_batch", "test_on_batch", "evaluate", "fit"),
 }
 """Choices of a step; each pair of them occurs."""
@@ -52,16 +55,35 @@ DIMENSIONS: Mapping[str, tuple[str, ...]] = {
 def allowed(case: Arguments) -> bool:
     """Return whether choices mean something together."""
     if case.get("outputs") == "one":
-        return case.get("loss") != "first"
+        return case.get("loss") not in ("first", "second", "differ")
+    named = case.get("given", "as outputs") != "as outputs" and case.get("outputs") in ("list", "tuple")
+    if named and case.get("sample_weight", "no") != "no" and case.get("method") in ("fit", "evaluate"):
+        return False  # a defect with a test of its own
+    if case.get("loss") == "second" and (named or case.get("loss_weights") == "each"):
+        return False  # where a loss is missing, all names of a list and all weights must be there
     # One loss for several outputs takes no weights of outputs, and no labels by name.
-    named = case.get("given") == "by name" and case.get("outputs") in ("list", "tuple")
     return case.get("loss") != "same" or not (named or case.get("loss_weights") == "each")
 
 
 def given(case: Arguments, values: Mapping[str, Any]) -> Any:
     """Return values of the outputs as an argument of Keras, which may name the outputs of a list: but for weights."""
-    by_name = case["given"] == "by name" and case["outputs"] in ("list", "tuple")
-    return dict(values) if by_name else structure(case["outputs"], values)
+    by_name = case["given"] != "as outputs" and case["outputs"] in ("list", "tuple")
+    found = dict(values) if by_name else structure(case["outputs"], values)
+    if isinstance(found, dict) and case["given"] == "by name in reverse":
+        return dict(reversed(found.items()))
+    return found
+
+
+def inputs_of(case: Arguments, x: Any) -> Any:
+    """Return the inputs: of several, each has one feature."""
+    if case["inputs"] == "one":
+        return x
+    parts = dict(zip(INPUTS, np.split(x, FEATURES, axis=-1), strict=True))
+    return {
+        "list": lambda: [*parts.values()],
+        "dict": lambda: parts,
+        "list by name in reverse": lambda: dict(reversed(parts.items())),
+    }[case["inputs"]]()
 
 
 def structure(form: str, values: Mapping[str, Any]) -> Any:
@@ -73,9 +95,11 @@ def structure(form: str, values: Mapping[str, Any]) -> Any:
     return dict(zip(KEYS[form], values.values(), strict=True))
 
 
-def error(keras: Any) -> Callable[[Any, Any], Any]:
+def error() -> Callable[[Any, Any], Any]:
+    from suites.subject import ops
+
     def absolute(truth: Any, predicted: Any) -> Any:
-        return keras.ops.mean(keras.ops.abs(keras.ops.cast(truth, predicted.dtype) - predicted), axis=-1)
+        return ops.mean(ops.abs(ops.cast(truth, predicted.dtype) - predicted), axis=-1)
 
     return absolute
 
@@ -134,16 +158,16 @@ def expected(case: Arguments) -> tuple[dict[str, float], dict[str, Any]]:
     for layer, key in names.items():
         predicted, truth, weight = x @ kernels[layer], labels[layer], every[layer] * counts
         prefix = "" if case["outputs"] == "one" else f"{key}_"
-        if case["loss"] != "first" or layer == "first":
+        if case["loss"] not in WIDTHS or case["loss"] == layer:
             share = SHARES[layer] if case["loss_weights"] == "each" else 1.0
             difference = predicted - truth
-            absolute = case["loss"] == "function"
+            absolute = case["loss"] == "function" or (case["loss"] == "differ" and layer == "second")
             values = (np.abs(difference) if absolute else difference**2).mean(axis=-1)
             loss = (values * weight).sum() / counts.sum()
             slopes = (np.sign(difference) if absolute else 2 * difference) / WIDTHS[layer] * weight[..., None]
             after[layer] = kernels[layer] - RATE * share * np.einsum("rtf,rtw->fw", x, slopes) / counts.sum()
             total += share * loss
-            if prefix and case["loss"] != "first":  # one loss is the total
+            if prefix and case["loss"] not in WIDTHS:  # one loss is the total
                 logs[f"{prefix}loss"] = loss
         values = measured(case, truth, predicted)
         for argument, ones in (("metrics", counts), ("weighted_metrics", weight)):
@@ -152,6 +176,11 @@ def expected(case: Arguments) -> tuple[dict[str, float], dict[str, Any]]:
                 # If two metrics have one name, the one with weights gets a prefix.
                 logs[f"{prefix}weighted_accuracy" if name in logs else name] = (values * ones).sum() / ones.sum()
     return {"loss": total, **logs}, after
+
+
+def without_none(losses: Any) -> Any:
+    """Return losses by name without those that are none: a name may be missing."""
+    return {name: one for name, one in losses.items() if one} if isinstance(losses, dict) else losses
 
 
 def compiled(keras: Any, strategy: Any, case: Arguments) -> Any:
@@ -167,7 +196,7 @@ def compiled(keras: Any, strategy: Any, case: Arguments) -> Any:
             if case["metric"] in kinds:
                 return kinds[case["metric"]](name=argument)
             if case["metric"] == "function":
-                found = error(keras)
+                found = error()
                 found.__name__ = argument
                 return found
             return "accuracy"
@@ -183,12 +212,20 @@ def compiled(keras: Any, strategy: Any, case: Arguments) -> Any:
         "each": lambda: given(case, dict.fromkeys(WIDTHS, "mse")),
         "same": lambda: "mse",
         "first": lambda: given(case, {"first": "mse", "second": None}),
+        "second": lambda: without_none(given(case, {"first": None, "second": "mse"})),
+        "differ": lambda: given(case, {"first": "mse", "second": "mae"}),
         "class": lambda: given(case, {name: keras.losses.MeanSquaredError() for name in WIDTHS}),
-        "function": lambda: given(case, {name: error(keras) for name in WIDTHS}),
+        "function": lambda: given(case, {name: error() for name in WIDTHS}),
     }
     with strategy.scope():
-        inputs = keras.Input((TIMES, FEATURES))
-        x = keras.layers.Masking()(inputs) if case["mask"] == "yes" else inputs
+        if case["inputs"] == "one":
+            inputs: Any = keras.Input((TIMES, FEATURES))
+            x = inputs
+        else:
+            named = {name: keras.Input((TIMES, 1), name=name) for name in INPUTS}
+            inputs = named if case["inputs"] == "dict" else [*named.values()]
+            x = keras.layers.Concatenate()([*named.values()])
+        x = keras.layers.Masking()(x) if case["mask"] == "yes" else x
         layers = {name: keras.layers.Dense(width, use_bias=False, name=name) for name, width in WIDTHS.items()}
         model = keras.Model(inputs, structure(form, {name: layer(x) for name, layer in layers.items()}))
         for name, layer in layers.items():
@@ -210,6 +247,7 @@ def compiled(keras: Any, strategy: Any, case: Arguments) -> Any:
 def done(model: Any, case: Arguments) -> dict[str, float]:
     """Make the step of a case, and return its logs."""
     x, _, labels, weights, _ = examples()
+    x = inputs_of(case, x)
     truth = given(case, {name: one.astype(case["labels"]) for name, one in labels.items()})
     weight = given_weights(case, weights)
     if case["method"] == "fit":
@@ -240,4 +278,21 @@ def test_losses_and_metrics_of_any_form_are_those_of_arithmetic(form, ddl_strate
                 after = kernels[name] if case["method"] in ("fit", "train_on_batch") else examples()[1][name]
                 for part in components(ddl_strategy, model.get_layer(name).kernel):
                     np.testing.assert_allclose(part, after, rtol=1e-12, atol=1e-14)
+    wrong.check()
+
+
+@pytest.mark.ddl(strategies=["one_device"])
+@pytest.mark.ddl_item("fit.multi_output", "fit.on_batch", "fit.evaluate.uneven")
+@pytest.mark.parametrize("form", ["list", "tuple"])
+def test_weights_of_examples_count_for_labels_by_name(form, ddl_strategy):
+    """One array of weights counts for every output of a list, also if the labels are a dictionary."""
+    from suites.subject import keras
+
+    wrong, plain = Wrong(), {name: values[0] for name, values in DIMENSIONS.items()}
+    for method in DIMENSIONS["method"]:
+        case = plain | {"outputs": form, "sample_weight": "examples", "given": "by name", "method": method}
+        with wrong.of(method):
+            logs, _ = expected(case)
+            found = done(compiled(keras, ddl_strategy, case), case)
+            assert found == {name: pytest.approx(value, rel=1e-6) for name, value in logs.items()}
     wrong.check()

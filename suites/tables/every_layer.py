@@ -27,6 +27,8 @@ class Layer:
     """True if an example depends on the others of its batch."""
     scale: float = 1.0
     """Factor of the inputs."""
+    cancels: float = 0.0
+    """Size of what cancels in a gradient that is 0, if it is not that of the output for inputs of this size."""
     wrapped: Callable[[Any, Any], Mapping[str, Any]] | None = None
     """Takes Keras and the policy, and returns further options: layers that are inside this one."""
 
@@ -116,7 +118,7 @@ def _normalizing() -> list[Layer]:
             Layer("RMSNormalization", scale=scale),
             Layer("UnitNormalization", mask=ALONG, scale=scale),
             Layer("Dot", {"axes": -1, "normalize": True}, inputs=2, together=True, scale=scale),
-            Layer("Softmax", {"axis": -1}, scale=scale),
+            Layer("Softmax", {"axis": -1}, scale=scale, cancels=1.0),  # the slopes times 1
         ]
     return found
 
