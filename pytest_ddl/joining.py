@@ -68,7 +68,7 @@ def _is_subordinate(config: pytest.Config) -> bool:
 
 @contextlib.contextmanager
 def _without_key() -> Iterator[None]:
-    """Remove the key from the environment: that is sent to other hosts, where tests can read and print it."""
+    """Remove the key from the environment, which is sent to other hosts: tests there can read and print it."""
     text = os.environ.pop(trust.KEY_VARIABLE, None)
     try:
         yield
@@ -95,7 +95,7 @@ def _notes() -> Iterator[Callable[[str], None]]:
 def _control(
     job: TfConfigJob, key: bytes, place: tuple[str, int], wait: float, note: Callable[[str], None]
 ) -> Generator[None, int, int]:
-    """Listen while pytest runs. Then tell the tasks its exit status."""
+    """Listen while pytest runs. Then send its exit status to the tasks."""
     try:
         listener = listen(*place)
     except TransportError as error:

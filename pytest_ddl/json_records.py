@@ -21,7 +21,7 @@ class JsonRecord:
     """Base class of dataclasses that are written as JSON and read again.
 
     JSON has neither tuples nor keys that are numbers: the types of the fields say what is made of lists and names. It
-    has no NaN and no infinity either. Both are written as ``null``, which is NaN again where a number must stand.
+    has no NaN and no infinity either. Both are written as ``null``, which is read as NaN if the field is a number.
     """
 
     DERIVED: ClassVar[tuple[str, ...]] = ()

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class NoteKind(Enum):
-    """What a note is about. Code reads the kind and never the text."""
+    """Subject of a note. Code reads the kind and never the text."""
 
     # Kinds of notes that a rank leaves in its record.
     NEVER_BEGAN = "a loop over run.steps or run.batches, or a generator, was made and never begun"

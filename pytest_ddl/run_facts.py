@@ -44,7 +44,7 @@ class FailedCell(NamedTuple):
 
 @dataclass(frozen=True)
 class ScriptRecord:
-    """What was found in a script that was run as it is."""
+    """Record of a script that was run as it is."""
 
     lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Heading -> objects, loops and replacements, in the order in which the script used them."""
@@ -113,7 +113,7 @@ class RunFacts(TypedDict, total=False):
     limit: int | None
     """Limit of steps of a run whose epochs are recorded as steps."""
     call_sites: Mapping[CallSite, bool]
-    """Whether each place could run before the limit of steps was reached."""
+    """Place -> true if it could run before the limit of steps was reached."""
     cut: Sequence[int]
     cut_fits: Sequence[tuple[Any, Any]]
     """Lengths that the program gave to loops and fits which the limit of steps ended."""
@@ -130,7 +130,7 @@ class RunFacts(TypedDict, total=False):
 
     # Keras
     fitted: Mapping[str, bool]
-    """Whether ``run.fit`` used a ``train_step`` or a ``loss_function`` of the program."""
+    """Name -> true if ``run.fit`` used this method of the program: ``train_step`` or ``loss_function``."""
     evaluated: Sequence[tuple[Sequence[str], Sequence[tuple[Array, ...]]]]
     """For each evaluation on one device, names of metric variables, and their values after each batch."""
     widened: Sequence[str]

@@ -55,7 +55,7 @@ def harness_of(config: pytest.Config) -> Harness:
 
 
 def take_gpu_memory_as_needed(config: Any) -> None:
-    """Let TensorFlow in this process, where a test's body may compute, leave the memory of the GPUs to the ranks."""
+    """Let TensorFlow in this process, which may run a test's body, leave the memory of the GPUs to the ranks."""
     if config.stash[SETTINGS]["device"] != "cpu" and GPU_GROWTH not in os.environ:
         os.environ[GPU_GROWTH] = "true"
         config.add_cleanup(lambda: os.environ.pop(GPU_GROWTH, None))

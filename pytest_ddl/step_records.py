@@ -74,7 +74,7 @@ class GradientStage(str, Enum):
 
 
 class GradientSum(str, Enum):
-    """What an optimizer does with the gradients that the replicas pass to it."""
+    """Use of the gradients that the replicas pass to an optimizer."""
 
     ADDED = "added"
     """It adds them up over the replicas, as the optimizers of TensorFlow and Keras do."""
@@ -120,7 +120,7 @@ class DrawRecord:
     seeded: bool = False
     """True if the program had changed TensorFlow's global seed from the seed of its run."""
     nested: bool = False
-    """True inside a loop, branch or function, where TensorFlow counts operations from 0 to derive their seeds."""
+    """True inside a loop, branch or function: TensorFlow counts operations there from 0 to derive their seeds."""
     generator: str = ""
     """Name of Keras' ``SeedGenerator`` that seeded a random function of Keras; empty for any other seed."""
     seeds: int | None = None

@@ -17,7 +17,7 @@ from pytest_ddl.cluster.protocol import Failure, shown
 
 @dataclass(frozen=True)
 class CallEnding:
-    """How one call of a body ended."""
+    """End of one call of a body."""
 
     error: BaseException | None = None
     returned: str | None = None
@@ -59,10 +59,10 @@ def run_example(
 ) -> CallEnding:
     """Call the body once.
 
-    The call is made inside a one-example run of Hypothesis, so that ``note``, ``event`` and ``target`` work in the
-    body, and so that the methods ``setup_example``, ``teardown_example`` and ``execute_example`` of a class are called.
-    Exceptions of the body are caught before this inner engine sees them. It would otherwise repeat the example, while
-    the other ranks do not.
+    The call is made inside a one-example run of Hypothesis. So ``note``, ``event`` and ``target`` work in the body, and
+    the methods ``setup_example``, ``teardown_example`` and ``execute_example`` of a class are called. Exceptions of
+    the body are caught before this inner engine sees them. It would otherwise repeat the example, while the other
+    ranks do not.
 
     :param finish: called after the body, as a part of it.
     :param on_error: called at once when the body has raised.

@@ -69,8 +69,8 @@ class Pool:
     ) -> None:
         """Prepare an empty pool.
 
-        :param gpu_share: returns what this pool may take of the GPUs. It is called before GPUs are acquired, and tells
-            the ledger how many there are.
+        :param gpu_share: returns the share of the GPUs that this pool may take. It is called before GPUs are acquired,
+            and gives the ledger their number.
         """
         self._make_launcher = make_launcher
         self._launcher: Launcher | None = None

@@ -46,7 +46,7 @@ warnings are errors, pytest would not start."""
 
 
 class SessionWorker(Protocol):
-    """What a session uses of the process that it runs in."""
+    """Part of a worker process that its session uses."""
 
     state: ProcessState
     context: RankContext

@@ -7,7 +7,7 @@ the same: ``python session_folder.py FOLDER`` removes the folder at the end of i
 there, the session goes on.
 
 If a container or the machine's memory ends pytest and its zygotes at the same moment, nothing is left that could remove
-the folder, or end processes that a test has started in a new session. The next session does both.
+the folder. Processes that a test has started in a new session stay too. The next session ends them, and removes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the subcommands of ``pytest-ddl`` share: common options, checks of values, progress, and one way to end."""
+"""Common parts of the subcommands of ``pytest-ddl``: options, checks of values, progress, and one way to end."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Finding:
     look_at: tuple[str, ...] = ()
     """Likeliest places of the defect in the program, if its cause is not known."""
     tape_is_right: bool | None = None
-    """Whether the gradients that the replicas computed for the variable add up to that of one device, if known."""
+    """True if the replicas' gradients of the variable add up to that of one device; ``None`` if that is not known."""
     lines: tuple[str, ...] = ()
     """Lines of the program that the cause is about: file, line number, what happens there, and text."""
     verified: bool = False
@@ -147,7 +147,7 @@ class Finding:
     also_in: tuple[int, ...] = ()
     """Later steps whose loss or metric is wrong in the same way. The finding excuses no number of another step."""
     owner: str = ""
-    """What the variable belongs to. Findings of one cause with different owners are different findings."""
+    """Owner of the variable. Findings of one cause with different owners are different findings."""
     follows: bool = False
     """True if a recomputation shows that the difference follows from the weights or the uneven batch of its step."""
     ratio: float | None = None
@@ -206,7 +206,7 @@ class CheckResult:
     in_program: bool = False
     """True if the check could not decide because of the program, so that its author can change this."""
     needs: str = ""
-    """What the program or the test can do to make the check apply; empty if it cannot."""
+    """Change of the program or the test that makes the check apply; empty if there is none."""
 
     def rendered(self, front_end: FrontEnd) -> CheckResult:
         """Return the result with the words of a front end in place of its hints."""

@@ -30,7 +30,7 @@ class Role(Flag):
     NONFINITE = auto()
     """Steps that are skipped because a gradient is not finite."""
     GRADIENTS = auto()
-    """How gradients are processed before they are applied."""
+    """Processing of gradients before they are applied."""
     UPDATES = auto()
     """Weights after each step, compared with one device."""
     REPLICAS = auto()
@@ -40,7 +40,7 @@ class Role(Flag):
     STATE = auto()
     """Variables that are not trained."""
     MOTION = auto()
-    """Whether variables move at all."""
+    """Movement of variables: whether the trained ones move and the frozen ones do not."""
     LOSS = auto()
     """Losses of the steps."""
     METRICS = auto()

@@ -66,7 +66,7 @@ class Limits:
 
     @property
     def _continues(self) -> str:
-        """The limit on where a program must continue."""
+        """Limit on the step from which a program must continue."""
         return Hint.ALWAYS_LOADABLE() if self.always_loadable else Hint.MAX_LOST_STEPS(self.max_lost_steps)
 
 

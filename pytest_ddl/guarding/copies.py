@@ -220,7 +220,7 @@ def _of_each_replica(model: Any) -> Iterator[Any]:
     """Yield state of Keras that depends on the examples of a replica on purpose.
 
     Keras 3 gives every replica moving statistics of its own in batch normalization: the known behavior
-    ``keras-batch-normalization``. A stateful recurrent layer goes on where the examples of its replica ended.
+    ``keras-batch-normalization``. A stateful recurrent layer continues from the last examples of its replica.
     """
     for layer in adapter.flatten_layers(model):
         if getattr(layer, "stateful", False):

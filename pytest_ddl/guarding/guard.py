@@ -107,7 +107,7 @@ _UNITS = {1: 2.0**-3, 2: 2.0**-7, 4: 2.0**-23, 8: 2.0**-52}
 
 
 class GuardError(RuntimeError):
-    """Replicas of a running job no longer agree. ``findings`` says which variable, where and why."""
+    """Replicas of a running job no longer agree. ``findings`` names the variable, the place and the reason."""
 
     def __init__(self, findings: Collection[Finding]) -> None:
         super().__init__(text_of(list(findings)))
@@ -235,8 +235,8 @@ def guard(
 ) -> Guard:
     """Guard a training loop of a real job: call ``step()`` of the result after each step, on each worker.
 
-    It checks that all replicas and workers hold the same weights, slots, counters, learning rates and other state,
-    that weights and slots are finite, and that the workers have made the same number of steps. It needs no pytest.
+    It checks that all replicas and workers hold the same weights, slots, counters, learning rates and other state.
+    Weights and slots must be finite, and the workers must have made the same number of steps. It needs no pytest.
 
     :param strategy: strategy of the job; ``None`` for that of the scope, or one device.
     :param model: a model of Keras, a ``tf.Module``, or a list of them.

@@ -36,7 +36,7 @@ _CAUSES = (
 
 @dataclass(frozen=True)
 class Moment:
-    """When and where copies are compared."""
+    """Step at which copies are compared, the number of replicas of each worker, and the tolerance."""
 
     step: int
     local: int

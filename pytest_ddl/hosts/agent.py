@@ -118,7 +118,7 @@ class Agent:
         kept = {name: value for name, value in environ.items() if name not in left_out}
         own = {"TMPDIR": tempfile.mkdtemp(dir=self._folder), DOORS: str(self._folder / _SOCKETS)}
         if self._places is not None:
-            # Caches and packages of the user stay where they are, also if the project is the home folder.
+            # Caches and packages of the user keep their places, also if the project is the home folder.
             home = {name: value for name, value in kept.items() if name == "HOME"}
             kept = {**{name: self._places.text_for_rank(value) for name, value in kept.items()}, **home}
             own[PLACES] = self._places.in_words()

@@ -143,7 +143,7 @@ class HostGroup:
 
     @property
     def places(self) -> FolderPlaces | None:
-        """Where the hosts have copies of the user's files. ``None`` if they have none."""
+        """Places of the copies of the user's files on the hosts. ``None`` if they have none."""
         return None if self._copying is None else self._copying.places
 
     def check_connections(self) -> None:

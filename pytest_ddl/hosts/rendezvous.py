@@ -1,7 +1,7 @@
 """Place at which the other tasks of a run dial in to the controller, and at which its bridges ask for programs there.
 
 Each task keeps one connection, over which it gets orders and, at the end, the exit status of the controller. A bridge
-(:mod:`pytest_ddl.hosts.bridge`) asks through a Unix socket for a program on a task. The task is told a ticket, opens a
+(:mod:`pytest_ddl.hosts.bridge`) asks through a Unix socket for a program on a task. The task gets a ticket, opens a
 connection with it, and starts the program on that. The bridge gets this connection.
 
 Before a connection has passed :mod:`pytest_ddl.hosts.trust`, it gets no more than a thread of its own for some seconds.
@@ -286,7 +286,7 @@ class Rendezvous:
     # ----- end -----
 
     def tell_status(self, status: int, *, late: bool = True) -> None:
-        """Tell all tasks the exit status of the controller, and wait until they have read it.
+        """Send the exit status of the controller to all tasks, and wait until they have read it.
 
         :param late: also wait for tasks that have not dialed in yet.
         """

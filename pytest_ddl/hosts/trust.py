@@ -74,7 +74,7 @@ class RefusedError(HandshakeError):
 
 
 class Purpose(Enum):
-    """What a task opens a connection for."""
+    """Purpose of a connection that a task opens."""
 
     CONTROL = b"c"
     """Orders of the controller, and its exit status."""
@@ -98,7 +98,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class Claim:
-    """What a task says that it is."""
+    """Identity that a task claims."""
 
     purpose: Purpose
     name: str
@@ -230,7 +230,7 @@ def examine(connection: socket.socket, key: bytes, deadline: float) -> Handshake
 def conclude(
     connection: socket.socket, key: bytes, proof: HandshakeProof, verdict: HandshakeVerdict, deadline: float
 ) -> None:
-    """Prove to the task that this is the controller, and tell it the verdict.
+    """Prove to the task that this is the controller, and send it the verdict.
 
     :raises HandshakeError: if the connection has broken.
     """

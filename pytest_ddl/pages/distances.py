@@ -128,7 +128,7 @@ def comparable(reference: TrainingRecord, distributed: TrainingRecord) -> list[V
 
 
 def bounds_of(report: Report) -> Tolerance:
-    """Return the bounds that judged the report, or bounds from arithmetic alone."""
+    """Return the bounds that judged the report, or bounds that follow only from arithmetic."""
     assert report.reference is not None
     return report.tolerance or Tolerance(report.reference)
 

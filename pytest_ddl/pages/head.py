@@ -1,4 +1,4 @@
-"""Write the top of a page: what is wrong, where, how to fix it, and why the report says so."""
+"""Write the top of a page: the defect, its place, its fix, and the reasons for this diagnosis."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _facts(finding: Finding) -> Iterator[tuple[str, str]]:
 
 
 def _grounds(finding: Finding) -> str:
-    """Return why the cause is named or where to look for it, and what the bound comes from."""
+    """Return why the cause is named, or places to look for it, and the origin of the bound."""
     items = []
     if finding.evidence:
         items.append(escape(finding.evidence))

@@ -22,7 +22,7 @@ class Picture:
     body: str = ""
     """HTML of the picture."""
     about: str = ""
-    """How to read it, as plain text."""
+    """Explanation of the picture, as plain text."""
     absent: str = ""
     """Why there is no picture, as one sentence."""
 

@@ -105,7 +105,7 @@ def annotate(terminalreporter: Any) -> None:
 
 
 class PageWatch:
-    """Plugin of the process that the user started: it writes the index, and says where the pages are."""
+    """Plugin of the process that the user started: it writes the index, and prints the place of the pages."""
 
     def __init__(self, config: pytest.Config, folder: Path) -> None:
         self._config, self._folder = config, folder

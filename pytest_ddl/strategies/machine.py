@@ -44,7 +44,7 @@ GPU_LOADING = "CUDA_MODULE_LOADING"
 GPU_MEMORY = "_PYTEST_DDL_GPU_MEMORY"
 """Environment variable between the pool and a rank: most memory in MB that a rank may take of a GPU that it shares."""
 _UNKNOWN_GPU_MB = 15_000
-"""Memory in MB of a GPU that does not tell it: that of the smallest GPU that clouds lend for training (T4)."""
+"""Memory in MB of a GPU that does not report it: that of the smallest GPU that clouds lend for training (T4)."""
 
 
 def tensorflow_version() -> str | None:
@@ -102,7 +102,7 @@ def look_around(probe: Callable[[], tuple[int, int, int]]) -> Machine:
 
 
 class GpuShare(NamedTuple):
-    """What each of several processes of pytest may take of the GPUs of a machine."""
+    """Share of a machine's GPUs that each of several processes of pytest may take."""
 
     processes: int
     """Number of ranks on GPUs at once, idle ones included."""

@@ -304,7 +304,7 @@ def executed_functions(seen: Callable[[Any, list[Any]], None], with_parts: bool 
     public list of a program's functions. ``context.enable_graph_collection`` and ``export_run_metadata`` (TF 2.0 to
     2.21) belong to ``tf.summary.trace_on``, which itself only writes the graphs to a file.
 
-    :param with_parts: False where threads run functions at the same time, as those of a coordinator do. The export
+    :param with_parts: False if threads run functions at the same time, as those of a coordinator do. The export
         holds the interpreter's lock while it waits for the functions of all threads, and one of them may need the lock
         for a generator of its data (``TFE_ContextExportRunMetadata``, TF 2.16 to 2.21). Both would wait for ever.
     """

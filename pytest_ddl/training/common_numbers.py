@@ -27,8 +27,8 @@ class Stream:
     """Index of the operation in the replica function."""
     placement: Placement
     head: Any
-    """Step, execution of the operation in the step, number of blocks, and 1 on a replica whose draws that belong to no
-    example differ from those of the first replica, else 0; as an int64 tensor."""
+    """Step, execution of the operation in the step, number of blocks, and a flag, as an int64 tensor. The flag is 1 if
+    the replica's draws that belong to no example differ from those of the first replica, else 0."""
     rows: Any
     """Place, block and index in the block of each example of the replica, as an int64 tensor; empty if unknown."""
     first: Any = 0

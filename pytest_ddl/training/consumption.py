@@ -28,7 +28,7 @@ EXAMPLE_ID = "example_id"
 
 @dataclass(frozen=True)
 class Digest:
-    """What is recorded of the examples of a batch; see :class:`~pytest_ddl.step_records.BatchRecord`."""
+    """Record of the examples of a batch; see :class:`~pytest_ddl.step_records.BatchRecord`."""
 
     size: int = 0
     fingerprints: tuple[int, ...] | None = None

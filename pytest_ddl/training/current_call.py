@@ -1,4 +1,4 @@
-"""Tell to which call of a replica function an operation belongs, while a coordinator runs several at a time.
+"""Find the call of a replica function to which an operation belongs, while a coordinator runs several at a time.
 
 The number of a call is a value in the graph, because one traced function runs in all calls.
 """
@@ -16,7 +16,7 @@ _CONTROL_FLOW = "ControlFlowFuncGraph"
 
 
 class _Current(threading.local):
-    """What this thread traces or runs now."""
+    """Call that this thread traces or runs now."""
 
     number: Any = None
     applying: int = 0

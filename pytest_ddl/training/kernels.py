@@ -2,7 +2,7 @@
 
 On a GPU, the gradient of an embedding is a sum of atomic additions, whose order changes from run to run. Copies of one
 variable then differ by rounding although the program is right. TensorFlow has deterministic kernels for nearly all
-operations (``tf.config.experimental.enable_op_determinism``), and raises where it has none.
+operations (``tf.config.experimental.enable_op_determinism``), and raises for the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Define what a run tells about the points that it reaches, and the place of an observer that follows them."""
+"""Define the reports of a run about the points that it reaches, and the place of an observer that follows them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _NOT_RUN: tuple[tuple[tuple[type, ...], str, str], ...] = (
     ((types.CoroutineType,), "a coroutine", "take async away, or call asyncio.run in a function without it"),
     ((types.FunctionType, types.MethodType, functools.partial), "a function", "call it"),
 )
-"""What a training function may return in place of training, and what to write."""
+"""Types that a training function may return by mistake, their names in words, and the fix."""
 
 
 class Run:

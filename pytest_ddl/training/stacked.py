@@ -31,7 +31,7 @@ class Body:
     wanted: list[Callable[[list[Any]], None]] = field(default_factory=list)
     """Functions to call with some of these, stacked over the entries."""
     counts: list[int] = field(default_factory=list)
-    """How many of the tensors each of these functions takes."""
+    """Number of the tensors that each of these functions takes."""
 
     def indices(self) -> list[Any]:
         """Return the indices of the entries of all maps around here as int64 tensors, the outermost first."""

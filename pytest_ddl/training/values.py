@@ -155,7 +155,7 @@ def parts_of(value: Any, name: str) -> dict[str, float]:
     """Return the numbers of a short vector by their size; a longer one, or anything else, has none.
 
     A vector may have a number for each example, and the replicas may gather them in another order than one device. The
-    names tell how many there are, so that vectors of different lengths are not taken for each other.
+    names include the length, so that vectors of different lengths are not taken for each other.
     """
     try:
         array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)

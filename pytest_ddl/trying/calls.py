@@ -29,7 +29,7 @@ class Calls:
     """Maximum number of batches of each loop and epoch."""
     epochs: int
     told: int
-    """Number of replicas that the reference tells the script; 1 under a strategy."""
+    """Number of replicas that the script reads in the reference run; 1 under a strategy."""
     joined: int = 1
     """Number of batches of the script that make a global batch."""
     whole: bool = False

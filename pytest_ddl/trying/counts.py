@@ -1,4 +1,4 @@
-"""Find where the number of replicas enters the arithmetic of a script, beside the size of its batches."""
+"""Find lines at which the number of replicas enters the arithmetic of a script, beside the size of its batches."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _is_read(node: ast.AST) -> bool:
 
 
 def _is_told(nodes: Iterable[ast.AST], told: Collection[int]) -> bool:
-    """Return whether a line of the innermost statement, or of the expression itself if it has a body, was told."""
+    """Return whether ``told`` has a line of the innermost statement, or of the expression itself if that has a body."""
     placed = [node for node in nodes if isinstance(node, ast.expr | ast.stmt)]
     simple = next((node for node in placed if isinstance(node, ast.stmt) and not hasattr(node, "body")), placed[0])
     return any(simple.lineno <= line <= (simple.end_lineno or simple.lineno) for line in told)

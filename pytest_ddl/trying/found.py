@@ -1,4 +1,4 @@
-"""What was found in a script while it ran on one rank, and the errors that say what could not be seen."""
+"""Objects found in a script while it ran on one rank, and errors about those that could not be seen."""
 
 from __future__ import annotations
 

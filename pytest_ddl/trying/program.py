@@ -32,7 +32,7 @@ class TriedScript:
     arguments: tuple[str, ...] = ()
     """Command line arguments of the script."""
     replicas: int = 1
-    """Number of replicas of the compared strategy, which the reference tells the script."""
+    """Number of replicas of the compared strategy, which the script reads in the reference run."""
     steps: int = 4
     """Maximum number of batches of each loop and epoch."""
     epochs: int = 1
@@ -41,7 +41,7 @@ class TriedScript:
     data: tuple[str, ...] = ()
     """Absolute paths that appear in the working directory of the script."""
     meaning: Meaning = Meaning.BATCHES
-    """What the number of replicas means in the script."""
+    """Meaning of the number of replicas in the script."""
     keras: str = ""
     """Flavor of Keras, and why it was chosen; empty for the one of the options."""
     whole: bool = False
@@ -128,8 +128,8 @@ class TriedScript:
 def _count_whole_batches(put: Replacements, told: int) -> None:
     """Let the reference divide by its whole batch if the script divides by another number of whole batches.
 
-    One device consumes the batches of all replicas. If a script divides by the batch of one replica, or if it consumes
-    that and divides by the global batch, one device would divide wrongly too, and both runs would agree.
+    One device consumes the batches of all replicas. If a script divides by the batch of one replica, or consumes such a
+    batch and divides by the global batch, one device would divide wrongly too. Then both runs would agree.
     """
     import tensorflow as tf
 

@@ -199,7 +199,7 @@ def _first_step(report: Report) -> tuple[int | None, tuple[float, ...]]:
 
 
 def _told_lines(script: TriedScript, report: Report) -> set[int]:
-    """Return the lines of the script at which one device was told the number of the strategy."""
+    """Return the lines of the script at which one device read the number of the strategy."""
     places = (place.rpartition(":") for place in _script(report.reference).told)
     return {int(line) for file, _, line in places if file == Path(script.source.file).name}
 

@@ -1,1 +1,1 @@
-"""What HTML pages share: their look, and how numbers are written."""
+"""Common parts of HTML pages: their look, and the format of numbers."""

@@ -62,7 +62,7 @@ class EvaluationPart:
 
 
 class EvaluationRunner:
-    """Runs an evaluation from what is there already to its end.
+    """Runner of an evaluation, from the results that are there already to its end.
 
     :param tell: function that shows a line to the user.
     :param keep: function that keeps the results so far.

@@ -1,4 +1,4 @@
-"""Tell the user's files from those of Python and of packages, and list those that this process has imported.
+"""Distinguish the user's files from those of Python and packages, and list those that this process has imported.
 
 A rank imports some modules only inside a test. The controller never does, so it cannot compare the hosts' files before
 the run, and the rank lists them.

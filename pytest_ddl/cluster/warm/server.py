@@ -2,8 +2,8 @@
 
 It must be possible to import this module with only the standard library. Like a zygote, the server never runs a
 TensorFlow operation. A zygote that it forks belongs to the pytest process that asked for it, and ends with that process
-as any other zygote does. The server itself ends after some idle time, when it is asked to, or when another process asks
-for a server with the same key because a file that this server has imported was changed.
+as any other zygote does. The server itself ends after some idle time, or when it is asked to. It also ends when a file
+that it has imported was changed, and another process therefore asks for a server with the same key.
 
 Files in the server's folder, which only the user can open: ``KEY.socket``, ``KEY.log``, and ``KEY.json`` (the
 manifest), which is written when the server is ready. :mod:`pytest_ddl.cluster.warm` reads them.

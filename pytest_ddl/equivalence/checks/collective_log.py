@@ -136,7 +136,7 @@ def _compare(
 def _parted(
     left: Sequence[CollectiveRecord], right: Sequence[CollectiveRecord], place: int, ranks: tuple[int, int]
 ) -> str:
-    """Say after which line the ranks went different ways, and where each went; empty if the logs do not show it."""
+    """Name the last common line of the ranks, and the next line of each; empty if the logs do not show them."""
     if not 0 < place < min(len(left), len(right)) or _line(left[place]) == _line(right[place]):
         return ""
     ways = [f"rank {rank} went on to {_line(log[place])}" for rank, log in zip(ranks, (left, right), strict=True)]

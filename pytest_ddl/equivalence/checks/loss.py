@@ -31,7 +31,7 @@ class _Way(Enum):
 
 
 class _Kind(Enum):
-    """What the losses of the replicas are, if they are those of one device."""
+    """Relation of the replicas' losses to the loss of one device, if they agree."""
 
     SHARES = auto()
     """Their sum is the loss of one device."""

@@ -25,7 +25,7 @@ class Limitation:
     reason: str
     link: str = ""
     advice: Fix | None = None
-    """What the program can do instead, if the reason does not say it."""
+    """Alternative for the program, if the reason does not say it."""
     where: str = r"[/\\](keras|tf_keras|tensorflow)[/\\]"
     """Regular expression that the file of the traceback's last frame must match."""
     traceback: str = ""

@@ -33,7 +33,7 @@ def _without_own_data(reference: TrainingRecord, distributed: TrainingRecord) ->
     """Return both runs without calls that get tensors of the program, in steps that also consume data of an iterator.
 
     An evaluation between two steps is such a call. It is left out only if every replica gets tensors of the same sizes
-    as one device. Otherwise positions of calls could not be compared where the first or last step makes no such call.
+    as one device. Otherwise positions of calls could not be compared if the first or last step makes no such call.
     """
     for step in _common(reference, distributed):
         ours, theirs = _own_data(reference, step), _own_data(distributed, step)

@@ -113,7 +113,7 @@ class Clip:
 
     @property
     def words(self) -> str:
-        """What the limit allows, for a program that clips without an option of its optimizer."""
+        """Values that the limit allows, for a program that clips without an option of its optimizer."""
         return _ALLOWED[self.kind].format(f"at most {self.limit:.4g}")
 
 

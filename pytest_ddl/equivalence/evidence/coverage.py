@@ -13,7 +13,7 @@ from pytest_ddl.records import BatchRecord, TrainingRecord
 
 Examples = Counter[int | str]
 _DISTINCT = 0.5
-"""Share of distinct values above which a tensor tells examples apart: labels of a few classes do not."""
+"""Share of distinct values above which a tensor identifies examples: labels of a few classes do not."""
 
 
 class Order(Enum):

@@ -2,7 +2,7 @@
 
 Some updates hide the scale of a gradient: those of a sign, of a normalized or clipped gradient, and of Adam with a tiny
 epsilon. So equal weights prove the scale only if each change of a weight is a fixed multiple of its gradients, or if
-the optimizer keeps a multiple of the gradient in a slot, which OPT-STATE compares.
+the optimizer keeps a multiple of the gradient in a slot. OPT-STATE compares slots.
 
 GRAD-EQ compares gradients too, and stays apart. It judges all gradients of a step together. It does not know what the
 program does with them, so it accepts each way in which those of the replicas may add up to those of one device. Here it
@@ -36,7 +36,7 @@ _CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
 
 
 class Certainty(Enum):
-    """How sure it is that an update uses a gradient as it was recorded."""
+    """Certainty that an update uses a gradient as it was recorded."""
 
     CERTAIN = auto()
     AMBIGUOUS = auto()

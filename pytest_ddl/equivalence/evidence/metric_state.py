@@ -88,7 +88,7 @@ def counted_by_replica(comparison: Comparison, step: int) -> set[int]:
 
 
 def jumps(tolerance: Tolerance, index: int, step: int, error: float) -> bool:
-    """Return whether rounding alone moves a variable of a metric as far after a step; see :attr:`Tolerance.far`."""
+    """Return whether only rounding can move a variable of a metric as far after a step; see :attr:`Tolerance.far`."""
     far = farthest([run.value(index, step) for run in tolerance.far], tolerance.reference.value(index, step))
     bound = tolerance.variable(index, step).value
     return bound < error <= far + bound

@@ -1,4 +1,4 @@
-"""How far each variable moves in a run, and how far rounding moves it there."""
+"""Measure how far each variable moves in a run, and how far rounding moves it there."""
 
 from __future__ import annotations
 

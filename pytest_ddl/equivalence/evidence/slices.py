@@ -16,7 +16,7 @@ class Pairing:
     tensor: int
     """Index among the tensors of an example."""
     order: str
-    """How the rows of this tensor follow each other."""
+    """Order of the rows of this tensor."""
     rows: tuple[int, ...]
     """Positions in the global batch of the rows of this tensor."""
 
@@ -37,8 +37,8 @@ class Slices:
     all of them."""
 
     told: Mapping[int, tuple[TrainingRecord, ...]] = field(default_factory=dict)
-    """Replica -> a run on its examples, and one on each of some equal parts of them, of a device that reads the number
-    of replicas from its strategy as a replica does."""
+    """Replica -> a run on its examples, and one on each of some equal parts of them. The device of these runs reads the
+    number of replicas from its strategy, as a replica does."""
     smaller: TrainingRecord | None = None
     """A run whose global batches have as many examples as the first replica's part."""
     uneven: Mapping[int, TrainingRecord] = field(default_factory=dict)

@@ -228,7 +228,7 @@ class Tolerance:
 
     @property
     def far(self) -> tuple[TrainingRecord, ...]:
-        """Runs that show how a count jumps where rounding may be: it stands still if an ulp moves its inputs."""
+        """Runs that show how a count jumps within rounding: it stands still if only an ulp moves its inputs."""
         return self._slices.far if self._slices is not None else ()
 
     @property
@@ -274,7 +274,7 @@ class Tolerance:
         return self._with_origin(value, len(noise), effect, tight)
 
     def _term(self, index: int, step: int) -> float:
-        """Return how far one example alone moves a slot, if that was measured in this step or an earlier one."""
+        """Return how far a single example moves a slot, if that was measured in this step or an earlier one."""
         if self._slices is None or not 0 < self._slices.step <= step:
             return 0.0
         at = self._slices.step

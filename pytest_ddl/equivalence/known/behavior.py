@@ -29,7 +29,7 @@ class KnownBehavior:
     workaround: str
     """One or two sentences that say what a user can do meanwhile."""
     link: str
-    """Where it is tracked or documented; empty if no report is known."""
+    """Address at which it is tracked or documented; empty if no report is known."""
     recognize: Recognize
     """Recomputation. It must return False for the same mistake in the program's own code."""
     versions: Mapping[str, str]

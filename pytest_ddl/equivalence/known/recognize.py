@@ -63,6 +63,6 @@ def is_of_replicas(finding: Finding, comparison: Comparison) -> bool:
     distributed = comparison.distributed
     if not finding.step or not may_be_of_replicas(finding, distributed):
         return False
-    # Where random numbers differ from one device, so do the statistics behind them, and no run can show whose they are.
+    # If random numbers differ from one device, so do the statistics behind them, and no run can show whose they are.
     random = not distributed.neutralized and bool(draws_of(*comparison.records))
     return random or are_of_replicas(comparison, finding.step)

@@ -217,12 +217,12 @@ def depends_on_draws(equal: TrainingRecord, other: TrainingRecord) -> bool:
 def mixture(tolerance: Tolerance, equal: Sequence[TrainingRecord], mixed: Sequence[TrainingRecord]) -> str | None:
     """Name a reported number that is no sum of terms of single replicas; ``None`` if there is none.
 
-    If f is such a sum, f(a, a) + f(b, b) = f(a, b) + f(b, a), where the first replica draws the first argument, and all
+    If f is such a sum, f(a, a) + f(b, b) = f(a, b) + f(b, a). The first replica draws the first argument, and all
     others the second. Then the expectation of f for independent numbers is that for equal ones, which one device can
     show.
 
     :param equal: the runs in which all replicas draw the same numbers, the first ones or the other ones.
-    :param mixed: the runs in which the first replica draws the first or the other numbers, and all others not.
+    :param mixed: the run in which only the first replica draws the first numbers, and the run with the reverse.
     """
     found = [dict(_reported(record)) for record in (*equal, *mixed)]
     relative = 8 * tolerance.relative(tolerance.compute_roundoff)

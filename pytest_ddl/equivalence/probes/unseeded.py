@@ -72,7 +72,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
 
 
 class _Data(Enum):
-    """How the examples of the workers depend on the numbers."""
+    """Dependence of the workers' examples on the numbers."""
 
     SAME = "not at all, or they were not observed"
     ORDERED = "each worker consumes its examples in another order"

@@ -54,7 +54,7 @@ class _Closures:
     scalars: tuple[tuple[float, ...], ...]
     gradients: tuple[_Gradients, ...]
     hidden: tuple[int | str, ...] = ()
-    """Weights by index, and other variables by name, that are also read where no read could be recorded."""
+    """Weights by index, and other variables by name, of which some reads could not be recorded."""
     repeated: tuple[int | str, ...] = ()
     """Weights and other variables that branches or loops read."""
     takes_more: bool = False
@@ -70,7 +70,7 @@ class _Closures:
 
     @property
     def are_ambiguous(self) -> bool:
-        """True if closures that cannot be told apart were traced several times, perhaps for different arguments."""
+        """True if indistinguishable closures were traced several times, perhaps for different arguments."""
         sites = zip(self.keys, (tuple(site for _stage, site, _of in one) for one in self.gradients), strict=True)
         return len(set(sites)) > len(set(self.keys))
 

@@ -99,7 +99,7 @@ class Judging:
         self._judge_with(uneven=uneven, equal=self._run(slices=rows) if rows else None)
 
     def _look_for_jumps(self) -> None:
-        """Run where rounding moves weights at most: a number that counts examples may jump there."""
+        """Run with weights moved as far as rounding can move them: a number that counts examples may jump there."""
         tolerance = self._report.tolerance
         if self._perturbed and tolerance is not None and may_jump(self._report):
             self._judge_with(far=self._moved(math.ceil(tolerance.amplification)))

@@ -57,7 +57,7 @@ class Question:
     known: Sequence[Check] = CHECKS
     """All checks that exist, those of plugins included."""
     declared: Expectations = field(default_factory=Expectations)
-    """What ``expect`` declares for the strategy. :meth:`checked` reads it."""
+    """Declarations of ``expect`` for the strategy. :meth:`checked` reads them."""
 
     def checked(self, registry: StrategyRegistry) -> Question:
         """Return the question with all values checked, and with what is declared for its strategy.

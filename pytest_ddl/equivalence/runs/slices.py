@@ -271,7 +271,7 @@ def _in_parts(rows: Mapping[int, tuple[int, ...]]) -> Mapping[int, tuple[tuple[i
 def _open_case(report: Report, step: int) -> Case | None:
     """Return the case of a step without a recomputed cause, unless random numbers or statistics change gradients.
 
-    A coupled loss counts as no cause yet: nothing but runs on other parts tells it from a mean or a cut of each part.
+    A coupled loss counts as no cause yet: only runs on other parts distinguish it from a mean or a cut of each part.
     """
     open_steps = [
         finding.step

@@ -21,9 +21,9 @@ _OF_LOSS = ("loss", "fit")
 _OF_UPDATE = ("apply", "assign", "all_reduce", "gradient", "fit")
 _OF_OPTIMIZER = ("apply", "fit")
 _AFTER_TAPE = ("all_reduce", "gather", "assign", "apply", "fit")
-"""Where a program goes wrong if the gradients of its tape add up to those of one device."""
+"""Kinds of lines with the defect of a program if the gradients of its tape add up to those of one device."""
 _OF_WRITING = ("overwrite", "assign")
-"""What the program itself does to a variable. Neither an optimizer nor a layer has such a line."""
+"""Kinds of lines at which the program itself changes a variable. Neither an optimizer nor a layer has such a line."""
 _OF_DATA = ("data", "train", "fit")
 _OF_VARIABLE = ("variable",)
 _OF_GRADIENT = ("loss", "gradient", "apply", "all_reduce", "gather")

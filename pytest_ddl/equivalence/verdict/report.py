@@ -57,7 +57,7 @@ class Report:
     """Bounds that judged the differences; ``None`` if the checks did not share one set of bounds."""
 
     front_end: FrontEnd = field(default=FrontEnd.TEST, repr=False, compare=False)
-    """How the user has called the comparison."""
+    """Interface by which the user has called the comparison."""
 
     @property
     def verdict(self) -> str:

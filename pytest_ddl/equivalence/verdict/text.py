@@ -33,7 +33,7 @@ _LABELS = {
 
 
 class Rendered(Protocol):
-    """What a text shows of a :class:`~pytest_ddl.equivalence.verdict.report.Report`."""
+    """Part of a :class:`~pytest_ddl.equivalence.verdict.report.Report` that a text shows."""
 
     @property
     def strategy(self) -> str: ...

@@ -47,7 +47,7 @@ class Kind:
     network: bool = False
     """True if it disturbs the connections of the task, and not its process; see :mod:`pytest_ddl.faults.rank.relay`."""
     of_host: bool = False
-    """True if a platform can do it to the host of the task, where hosts can be cut off from each other."""
+    """True if a platform can do it to the host of the task, on hosts that can be cut off from each other."""
 
 
 KINDS: dict[str, Kind] = {

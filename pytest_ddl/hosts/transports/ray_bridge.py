@@ -85,7 +85,7 @@ class Holder:
         import threading
 
         self._news: queue.Queue[tuple[str, bytes]] = queue.Queue(maxsize=16)
-        # The guard notices at the read end that this process, which alone has the write end, has ended.
+        # Only this process has the write end, so the guard notices at the read end that the process has ended.
         life, self._life = os.pipe()
         self._status, status = os.pipe()
         raylet = os.getppid()

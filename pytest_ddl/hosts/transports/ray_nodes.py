@@ -84,7 +84,7 @@ class Ray:
         return self._hosts
 
     def _hold(self) -> dict[str, Any]:
-        """Start the process that holds the nodes. Return what it prints: their addresses, and where actors go."""
+        """Start the process that holds the nodes. Return what it prints: their addresses, and the places of actors."""
         pipe = subprocess.PIPE
         with open(self._log, "ab") as log:
             # Outside the terminal's foreground group, so that Ctrl-C reaches only pytest.

@@ -63,7 +63,7 @@ class TfConfig:
 
 @dataclass(frozen=True)
 class TfConfigJob:
-    """What ``TF_CONFIG`` says."""
+    """Job that ``TF_CONFIG`` describes."""
 
     own: str
     """Name of this task, such as ``worker:1``."""

@@ -21,8 +21,8 @@ class Attributes(Observer):
     """Observer that fills the fact ``overwritten``: ``CLASS.ATTRIBUTE`` -> line that sets it.
 
     The replicas of a process run in threads and share all Python objects. A replica waits in each collective, and the
-    next replica runs until it gets there. If that replica sets an attribute of an object, and the waiting replica is in
-    a method of this object, the waiting one goes on with the value of the other.
+    next replica runs until it gets there. Suppose that this replica sets an attribute of an object, and the waiting one
+    is in a method of this object. Then the waiting replica continues with the value of the other.
     """
 
     @contextmanager

@@ -22,8 +22,8 @@ class Casts(Observer):
     or data of that type. Variables are recorded with their types.
 
     The same holds for float32 in a run in float64. ``facts["single"]`` has the number of casts by which float32 may
-    round what a step computes, and the checksums of constants, of TensorFlow or NumPy, that were rounded to float32
-    and become float64.
+    round what a step computes. It also has the checksums of constants, of TensorFlow or NumPy, that were rounded to
+    float32 and become float64.
     """
 
     @contextmanager

@@ -1,8 +1,8 @@
 """Record what concurrent calls of replica functions read from variables, or give them what those of another run read.
 
 A gradient belongs to the weights that its call has read. Other calls may change the weights at any time, also between
-two reads. So each read is recorded by itself. Scalars that a call is given are recorded too: they tell which of the
-scheduled closures it is. So are the values that a call itself assigns to weights, without an optimizer.
+two reads. So each read is recorded by itself. Scalars that a call gets are recorded too: they identify the scheduled
+closure. So are the values that a call itself assigns to weights, without an optimizer.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ def other_values(case: Case) -> Fit | None:
 def counted_another_number_of_times(case: Case) -> Fit | None:
     """Test for examples that a replica consumed, but whose gradients it counts zero or several times.
 
-    The replica's gradient is the sum of the gradients that one device computes for each example alone, times whole
-    numbers and one common factor. The factor is free, because a program may divide by the number of its examples.
+    One device computes the gradient of each single example. The replica's gradient is the sum of these gradients, each
+    times a whole number, times one common factor. The factor is free: a program may divide by its examples' number.
     """
     source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
     if source is None:

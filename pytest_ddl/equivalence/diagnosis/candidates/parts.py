@@ -88,7 +88,7 @@ def _are_by_size(case: Case, weights: Weights, share: float) -> bool:
 def shares_of_some(case: Case) -> Fit | None:
     """Test whether the update weights the replicas equally, although one device does not, in only some variables.
 
-    Other variables cannot tell, because several terms of the loss, or statistics of the whole batch, act on them.
+    Other variables do not show it, because several terms of the loss, or statistics of the whole batch, act on them.
     """
     source = _used(case)
     if source is None or 0 in case.sizes:
@@ -224,7 +224,7 @@ def _share(case: Case, source: Source) -> float | None:
 def coupled(case: Case) -> Fit | None:
     """Test for a loss that couples examples: no weighting of the replicas' gradients gives that of one device.
 
-    That is so too if a replica changed something before its forward pass. Only runs on each replica's examples tell.
+    That is so too if a replica changed something before its forward pass. Only runs on each replica's examples decide.
     """
     source = _used(case)
     if source is None or not case.same_examples or 0 in case.sizes:
@@ -314,7 +314,7 @@ def _scale_besides(case: Case, source: Source, share: float) -> tuple[tuple[str,
 
 
 def _divides_by_the_batch(case: Case, source: Source) -> bool:
-    """Return whether the first replica's examples have a larger gradient where they are the whole global batch."""
+    """Return whether the first replica's examples have a larger gradient if they are the whole global batch."""
     run, alone = case.smaller, case.slices.get(0)
     if run is None or alone is None:
         return False

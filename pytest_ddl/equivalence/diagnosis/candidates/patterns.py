@@ -52,7 +52,7 @@ def random_streams(case: Case) -> Fit | None:
 
 
 def positions(case: Case) -> Fit | None:
-    """Test for positions within the replica's part where positions in the gathered values are meant.
+    """Test for positions within the replica's part that should be positions in the gathered values.
 
     A program that gathers has a loss of the whole batch. If its loss is wrong on the same examples, and no weighting of
     the replicas explains it, then a replica finds the wrong rows in what it gathered. A replica whose gradient is
@@ -75,7 +75,7 @@ def positions(case: Case) -> Fit | None:
 
 
 def _gathers(case: Case) -> Iterator[str]:
-    """Yield where the program gathers values of all replicas, up to the step."""
+    """Yield the lines at which the program gathers values of all replicas, up to the step."""
     for rank in case.distributed.ranks[:1]:
         for graph in rank.graphs:
             if graph.step <= case.step:

@@ -80,7 +80,7 @@ def _in_update(case: Case, factor: float) -> str | None:
 
 def _in_moments(case: Case, factor: float) -> str | None:
     shapes = {motion.ours.shape for motion in case.weights}
-    # An optimizer by hand keeps its moments beside the weights, where they count as state.
+    # An optimizer by hand keeps its moments beside the weights, so they count as state.
     by_hand = [motion for motion in case.state if motion.ours.shape in shapes and not motion.is_right]
     kept = case.slots or (by_hand if len(by_hand) >= len(case.weights) else [])
     slots = [motion for motion in kept if magnitude(motion.ours) > motion.slack]
