@@ -45,7 +45,7 @@ crash of a bug that is silent; it is *diagnosed* when the first finding names it
 """
 ABOUT_MUTATIONS = """
 Correct programs, all of `suites/`, with one mistake each, put in at run time by `tests/mutation/`. A mutant is
-*equivalent* where it did bit by bit what the program does without the mistake, such as a limit that is never reached.
+*equivalent* if it did bit by bit what the program does without the mistake, such as a limit that is never reached.
 Equivalent mutants and those that crash are in no rate.
 """
 ABOUT_ALARMS = """
