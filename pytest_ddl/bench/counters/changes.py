@@ -24,6 +24,7 @@ FIRST_COUNTED = 2
 REFUSED = {
     "steady_steps": "no steady step was measured, so there is nothing to compare",
     "eager": "collectives of an eager step are in no graph, so accepting it would accept any number of collectives",
+    **dict.fromkeys(("executions", "kernels"), "it is only reported"),
     "nodes": "it is only reported; if graphs were not counted, there is nothing to compare",
 }
 """Counter whose change may not be accepted -> reason."""
@@ -55,9 +56,9 @@ def compare(base: Counters, head: Counters, accept: Mapping[str, str] | None = N
 
     Regressions are more collectives of a kind, more reduced or gathered bytes than the parameters explain, and more
     reductions of a single tensor. So are retraces in steady steps, more copies, more calls to the host, more variables
-    on a wrong device, steps that now run eagerly, and a version without measured steps. Only reported are nodes, packs,
-    traces of the warm-up, parameters, and every decrease. :func:`uncounted` says if the two versions could be compared
-    at all.
+    on a wrong device, steps that now run eagerly, and a version without measured steps. Only reported are nodes,
+    executions, kernels, packs, traces of the warm-up, parameters, and every decrease. :func:`uncounted` says if the two
+    versions could be compared at all.
 
     :param accept: counter -> reason why its change is intended. Such a change is reported, but is no regression.
     :raises ValueError: if a name in ``accept`` is no counter, cannot be accepted, or has no reason.
@@ -191,6 +192,9 @@ def _changes(base: Counters, head: Counters) -> Iterator[CounterChange]:
         )  # fmt: skip
         yield from _counted("packs", base, head, "reductions that carry several tensors")
         yield from _counted("nodes", base, head, "operations in the graphs of a step")
+        yield from _counted("executions", base, head, "graphs executed per step")
+        if base.kernels and head.kernels:
+            yield from _counted("kernels", base, head, "operations executed on devices per step")
     yield from _counted("traces", base, head, "traces before the first steady step")
     if not lacking:
         yield from _copies(base, head)

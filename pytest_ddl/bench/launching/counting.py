@@ -63,6 +63,8 @@ def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
         packs=sum(number for item, number in reductions.items() if len(item.parts) > 1),
         unpacked=sum(number for item, number in reductions.items() if len(item.parts) <= 1),
         nodes=sum(one.record.nodes * times for one, times, _parts in ran),
+        executions=math.ceil(sum(times for _one, times, _parts in ran) / steps),
+        kernels=math.ceil(sum(kernels_of(parts) * times for _one, times, parts in ran) / steps),
         traces=watch.traces_before,
         retraces=watch.retraces,
         steady_steps=watch.steady_steps,
@@ -242,6 +244,20 @@ def copies_of(partitions: Iterable[Any]) -> Counter[str]:
     sent = [node for node in nodes if node.op in ("_Send", "_HostSend") and _carries(node)]
     directions = (_direction(node, _sent_tensor(node) in in_host) for node in sent)
     return Counter(direction for direction in directions if direction)
+
+
+_NO_KERNELS = frozenset(
+    ("Const", "NoOp", "_Arg", "_Retval", "_DeviceArg", "_DeviceRetval", "_Send", "_Recv", "_HostSend", "_HostRecv")
+)
+"""Operations that compute nothing. Tensors that are sent are in ``copies``."""
+
+
+def kernels_of(partitions: Iterable[Any]) -> int:
+    """Count the operations that devices execute in one execution of a function; the body of a loop counts once.
+
+    :param partitions: the ``GraphDef`` of each device.
+    """
+    return sum(node.op not in _NO_KERNELS for graph in partitions for node in _all_nodes(graph))
 
 
 def _all_nodes(graph: Any) -> list[Any]:

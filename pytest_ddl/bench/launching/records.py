@@ -113,6 +113,11 @@ class Counters:
     """Reductions that carry a single tensor."""
     nodes: int = 0
     """Operations in the graphs of a step."""
+    executions: int = 0
+    """Graphs that one step executes."""
+    kernels: int = 0
+    """Operations that the devices of this process execute in a step, after TensorFlow has optimized and split its
+    graphs; 0 if they were not counted."""
     traces: int = 0
     """Traces up to the first steady step."""
     retraces: int = 0

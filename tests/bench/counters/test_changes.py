@@ -15,6 +15,8 @@ BASE = Counters(
     packs=1,
     unpacked=1,
     nodes=300,
+    executions=1,
+    kernels=90,
     traces=1,
     steady_steps=200,
     parameter_bytes=1000,
@@ -66,9 +68,15 @@ def test_how_long_was_measured_is_no_change():
     assert compare(BASE, changed(steady_steps=520)) == []
 
 
-@pytest.mark.parametrize("changes", [{"nodes": 900}, {"traces": 4}, {"packs": 2}])
+@pytest.mark.parametrize("changes", [{"nodes": 900}, {"executions": 2}, {"kernels": 91}, {"traces": 4}, {"packs": 2}])
 def test_what_costs_nothing_by_itself_is_told_alone(changes):
     assert not only(BASE, changed(**changes)).is_regression
+
+
+def test_kernels_that_one_version_did_not_count_are_no_change():
+    assert compare(changed(kernels=0), BASE) == compare(BASE, changed(kernels=0)) == []
+    with pytest.raises(ValueError, match="only reported"):
+        compare(BASE, changed(kernels=91), accept={"kernels": "another layer"})
 
 
 def test_steps_that_become_eager_are_one_regression_and_their_collectives_none():

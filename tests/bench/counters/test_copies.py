@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_ddl.bench.launching.counting import copies_of
+from pytest_ddl.bench.launching.counting import copies_of, kernels_of
 
 LOCAL = "/job:localhost/replica:0/task:0/device:"
 
@@ -58,3 +58,12 @@ def test_what_a_device_sends_itself_is_none():
 def test_functions_of_a_part_count():
     inner = node("_Send", f"{LOCAL}GPU:0", f"{LOCAL}CPU:0")
     assert copies_of([graph(functions=[[inner, inner]])]) == {"device_to_host": 2}
+
+
+def test_what_computes_nothing_is_no_kernel():
+    sender, receiver = f"{LOCAL}CPU:0", f"{LOCAL}GPU:0"
+    ops = ("MatMul", "Const", "_Arg", "NoOp", "Relu", "_Retval")
+    first = graph(*(node(op, sender, receiver) for op in ops), node("_Send", sender, receiver))
+    second = graph(node("_Recv", sender, receiver), functions=[[node("AddV2", receiver, receiver)]])
+    assert kernels_of([first, second]) == 3
+    assert kernels_of([]) == 0
