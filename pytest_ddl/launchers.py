@@ -86,7 +86,7 @@ def built_in_launchers(
 
         source = None
         if settings["warm"]:
-            from pytest_ddl.cluster.warm.zygotes import WarmZygotes
+            from pytest_ddl.cluster.warm.servers import WarmZygotes
 
             source = WarmZygotes()
         isolated = settings["network"] == "isolated"

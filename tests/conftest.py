@@ -15,6 +15,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1]))
 
 from pytest_ddl.cluster.warm import servers as warm
+from pytest_ddl.cluster.warm.fitting import Server, key_of
 from pytest_ddl.harness import process_harness
 from tests.nightly import left_to_the_night
 
@@ -77,10 +78,10 @@ def modules_of_this_test() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def warm_server() -> warm.Server:
+def warm_server() -> Server:
     """A process that has imported TensorFlow. Sessions in tests fork theirs from it within milliseconds."""
     environ = process_harness().worker_environ()
-    key = warm.key_of(environ)
+    key = key_of(environ)
     warm.start(key, environ)
     return warm.wait_until_ready(key)
 

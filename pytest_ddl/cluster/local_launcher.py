@@ -62,7 +62,7 @@ class ZygoteProcess(Protocol):
 
 
 class ZygoteSource(Protocol):
-    """Interface of :class:`pytest_ddl.cluster.warm.zygotes.WarmZygotes`."""
+    """Interface of :class:`pytest_ddl.cluster.warm.servers.WarmZygotes`."""
 
     def fork(
         self, environ: Mapping[str, str], address: str, owner: socket.socket, log: int, *, isolated: bool

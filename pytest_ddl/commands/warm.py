@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from pytest_ddl.bench.outcome import FAILED, OK
 from pytest_ddl.cluster.warm import servers as warm
+from pytest_ddl.cluster.warm.fitting import Server, key_of
 from pytest_ddl.commands.frame import conducted
 from pytest_ddl.config import argument, positive
 from pytest_ddl.harness import process_harness
@@ -49,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _start(idle: float) -> None:
     environ = process_harness().worker_environ()
-    key = warm.key_of(environ)
+    key = key_of(environ)
     warm.start(key, environ, idle)
     server = warm.wait_until_ready(key)
     print(f"warm server {server.pid} is ready; it ends after {server.idle / 60:g} minutes without a run")  # noqa: T201
@@ -64,10 +65,10 @@ def _show() -> None:
         print("no warm server is running")  # noqa: T201
 
 
-def _described(server: warm.Server) -> Iterator[str]:
+def _described(server: Server) -> Iterator[str]:
     """Yield the lines about a server: whether it fits this environment, its age, its packages, its runs, its end."""
     misfit = server.misfit(os.environ)
-    if misfit is None and server.key != warm.key_of(process_harness().worker_environ()):
+    if misfit is None and server.key != key_of(process_harness().worker_environ()):
         misfit = "its Python, installed packages or environment are others"
     yield f"warm server {server.pid}: {f'not used here, because {misfit}' if misfit else 'ready'}"
     if server.started:

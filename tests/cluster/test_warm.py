@@ -21,7 +21,8 @@ from pytest_ddl.cluster.file_lock import locked
 from pytest_ddl.cluster.handle import ClusterHandle
 from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.cluster.warm import servers as warm
-from pytest_ddl.cluster.warm.zygotes import WarmZygotes
+from pytest_ddl.cluster.warm.fitting import Server, key_of
+from pytest_ddl.cluster.warm.servers import WarmZygotes
 from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness
 from pytest_ddl.items.selection import DdlMark
@@ -49,20 +50,18 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[tuple[warm.Server, str]]:
+def server() -> Iterator[tuple[Server, str]]:
     """A ready server, and the folder in XDG_RUNTIME_DIR."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ddl-") as folder:
         patch.setenv("XDG_RUNTIME_DIR", folder)
-        key = warm.key_of(os.environ)
+        key = key_of(os.environ)
         warm.start(key, os.environ)
         yield warm.wait_until_ready(key), folder
         warm.stop()
 
 
 @pytest.fixture
-def launcher(
-    server: tuple[warm.Server, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[LocalLauncher]:
+def launcher(server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalLauncher]:
     monkeypatch.setenv("XDG_RUNTIME_DIR", server[1])
     launcher = LocalLauncher(os.environ, tmp_path / "session", warm=WarmZygotes())
     yield launcher
@@ -78,31 +77,31 @@ def parent(pid: int) -> int:
 
 def test_key_changes_with_what_an_import_reads(tmp_path: Path) -> None:
     environ = {"PATH": "/bin", "HOME": str(tmp_path)}
-    key = warm.key_of(environ)
-    assert warm.key_of({**environ, "TERM": "dumb", "PYTEST_ADDOPTS": "-q", "PY_COLORS": "0", "TMPDIR": "/x"}) == key
+    key = key_of(environ)
+    assert key_of({**environ, "TERM": "dumb", "PYTEST_ADDOPTS": "-q", "PY_COLORS": "0", "TMPDIR": "/x"}) == key
     # A run of pytest sets it, and the command that starts the server does not.
-    assert warm.key_of({**environ, GPU_GROWTH: "true"}) == key
-    assert warm.key_of({**environ, "HDF5_PLUGIN_PATH": "disable"}) == key
-    assert warm.key_of({**environ, "HDF5_PLUGIN_PATH": "/plugins"}) != key
-    assert warm.key_of({**environ, "TF_ENABLE_ONEDNN_OPTS": "0"}) != key
-    assert warm.key_of({**environ, "KERAS_BACKEND": "jax"}) != key
-    assert warm.key_of({**environ, "A_NAME_THAT_NOBODY_KNOWS": "1"}) != key
+    assert key_of({**environ, GPU_GROWTH: "true"}) == key
+    assert key_of({**environ, "HDF5_PLUGIN_PATH": "disable"}) == key
+    assert key_of({**environ, "HDF5_PLUGIN_PATH": "/plugins"}) != key
+    assert key_of({**environ, "TF_ENABLE_ONEDNN_OPTS": "0"}) != key
+    assert key_of({**environ, "KERAS_BACKEND": "jax"}) != key
+    assert key_of({**environ, "A_NAME_THAT_NOBODY_KNOWS": "1"}) != key
     (tmp_path / ".keras").mkdir()
     (tmp_path / ".keras" / "keras.json").write_text('{"floatx": "float64"}')
-    assert warm.key_of(environ) != key
+    assert key_of(environ) != key
 
 
 def test_key_changes_with_the_installed_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("site.getsitepackages", lambda: [str(tmp_path)])
-    key = warm.key_of({})
+    key = key_of({})
     (tmp_path / "keras-99.dist-info").mkdir()
-    installed = warm.key_of({})
+    installed = key_of({})
     assert installed != key
     (tmp_path / "hooks.pth").write_text("import os")
-    first = warm.key_of({})
+    first = key_of({})
     assert first != installed
     (tmp_path / "hooks.pth").write_text("import re")
-    assert warm.key_of({}) != first
+    assert key_of({}) != first
 
 
 def test_server_fits_a_path_that_shadows_nothing(tmp_path: Path) -> None:
@@ -110,14 +109,14 @@ def test_server_fits_a_path_that_shadows_nothing(tmp_path: Path) -> None:
     for folder in (mine, theirs):
         folder.mkdir()
     (mine / "my_tests.py").touch()
-    server = warm.Server("key", 1, "", 1.0, {"/": [os.stat("/").st_ctime_ns, os.stat("/").st_size]}, ("keras",), "")
+    server = Server("key", 1, "", 1.0, {"/": [os.stat("/").st_ctime_ns, os.stat("/").st_size]}, ("keras",), "")
     assert server.misfit({"PYTHONPATH": str(mine)}) is None
     (mine / "keras.py").touch()
     assert server.misfit({"PYTHONPATH": str(mine)}) == f"{mine} in PYTHONPATH has a module keras"
     file = theirs / "keras.py"
     file.touch()
     files = {str(file): [file.stat().st_ctime_ns, file.stat().st_size]}
-    server = warm.Server("key", 1, "", 1.0, files, ("keras",), str(theirs))
+    server = Server("key", 1, "", 1.0, files, ("keras",), str(theirs))
     assert server.misfit({"PYTHONPATH": str(theirs)}) is None
     assert server.misfit({}) == f"PYTHONPATH is not {theirs}"
     # Another folder before it or after it is judged by its names.
@@ -132,7 +131,7 @@ def test_server_is_stale_when_a_file_changes(tmp_path: Path) -> None:
     file = tmp_path / "module.py"
     file.write_text("a = 1")
     status = file.stat()
-    server = warm.Server("key", 1, "", 1.0, {str(file): [status.st_ctime_ns, status.st_size]}, (), "")
+    server = Server("key", 1, "", 1.0, {str(file): [status.st_ctime_ns, status.st_size]}, (), "")
     assert server.misfit({}) is None
     file.write_text("a = 2")
     # Tools such as uv and git can set the time of the last change. They cannot set the ctime.
@@ -150,7 +149,7 @@ def test_changed_file_starts_another_server(home: Path) -> None:
     module = folder / "hypothesis.py"
     module.write_text("")
     environ = {**os.environ, "PYTHONPATH": str(folder)}
-    key = warm.key_of(environ)
+    key = key_of(environ)
     warm.start(key, environ)
     first = warm.wait_until_ready(key)
     assert str(module) in first.files
@@ -165,7 +164,7 @@ def test_failed_import_is_reported_and_not_tried_again(home: Path) -> None:
     folder.mkdir()
     (folder / "cloudpickle.py").write_text("raise RuntimeError('broken on purpose')")
     environ = {**os.environ, "PYTHONPATH": str(folder)}
-    key = warm.key_of(environ)
+    key = key_of(environ)
     warm.start(key, environ)
     with pytest.raises(warm.WarmError, match="RuntimeError: broken on purpose"):
         warm.wait_until_ready(key)
@@ -191,7 +190,7 @@ def test_folder_of_somebody_else_is_refused(monkeypatch: pytest.MonkeyPatch, tmp
         warm.servers()
 
 
-def test_sockets_can_be_opened_by_the_user_only(server: tuple[warm.Server, str]) -> None:
+def test_sockets_can_be_opened_by_the_user_only(server: tuple[Server, str]) -> None:
     folder = Path(server[1]) / f"pytest-ddl-warm-{os.getuid()}"
     assert folder.stat().st_mode & 0o077 == 0
 
@@ -199,7 +198,7 @@ def test_sockets_can_be_opened_by_the_user_only(server: tuple[warm.Server, str])
 # ----- zygotes -----
 
 
-def test_zygote_comes_from_the_server(launcher: LocalLauncher, server: tuple[warm.Server, str]) -> None:
+def test_zygote_comes_from_the_server(launcher: LocalLauncher, server: tuple[Server, str]) -> None:
     zygote = launcher._process
     assert isinstance(zygote, warm.WarmZygote)
     assert parent(zygote.pid) == server[0].pid
@@ -213,7 +212,7 @@ def test_zygote_comes_from_the_server(launcher: LocalLauncher, server: tuple[war
     assert runs(server[0].pid)
 
 
-def test_a_question_about_its_use_does_not_prolong_the_life_of_a_server(server: tuple[warm.Server, str]) -> None:
+def test_a_question_about_its_use_does_not_prolong_the_life_of_a_server(server: tuple[Server, str]) -> None:
     first = warm.use_of(server[0])
     assert first is not None
     assert first["left"] <= server[0].idle
@@ -226,7 +225,7 @@ def test_a_question_about_its_use_does_not_prolong_the_life_of_a_server(server: 
 
 
 def test_workers_get_what_the_run_has(
-    server: tuple[warm.Server, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", server[1])
     monkeypatch.setenv("PYTEST_DDL_WARM", "1")
@@ -241,8 +240,8 @@ def test_workers_get_what_the_run_has(
     os.sched_setaffinity(0, {min(cores)})
     try:
         environ = harness.worker_environ()
-        warm.start(warm.key_of(environ), environ)
-        warm.wait_until_ready(warm.key_of(environ))
+        warm.start(key_of(environ), environ)
+        warm.wait_until_ready(key_of(environ))
         mark = DdlMark()
         with harness.cluster(harness.registry.default("one_device"), mark) as cluster:
             seen = ClusterHandle(cluster, time.monotonic() + 60).run(look)[0]
@@ -270,14 +269,14 @@ OWNER = """
 import os, signal, sys
 from pathlib import Path
 from pytest_ddl.cluster.local_launcher import LocalLauncher
-from pytest_ddl.cluster.warm.zygotes import WarmZygotes
+from pytest_ddl.cluster.warm.servers import WarmZygotes
 launcher = LocalLauncher(os.environ, Path(sys.argv[1]), warm=WarmZygotes())
 print(launcher._process.pid, type(launcher._process).__name__, flush=True)
 signal.pause()
 """
 
 
-def test_zygote_ends_with_a_killed_owner(server: tuple[warm.Server, str], tmp_path: Path) -> None:
+def test_zygote_ends_with_a_killed_owner(server: tuple[Server, str], tmp_path: Path) -> None:
     environ = {**os.environ, "XDG_RUNTIME_DIR": server[1]}
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path / "session")],
@@ -297,7 +296,7 @@ def test_zygote_ends_with_a_killed_owner(server: tuple[warm.Server, str], tmp_pa
 
 
 def test_killed_server_leaves_its_zygotes(home: Path, tmp_path: Path) -> None:
-    key = warm.key_of(os.environ)
+    key = key_of(os.environ)
     warm.start(key, os.environ)
     pid = warm.wait_until_ready(key).pid
     launcher = LocalLauncher(os.environ, tmp_path / "session", warm=WarmZygotes())
@@ -333,7 +332,7 @@ def test_a_suspended_process_that_holds_the_lock_does_not_stop_others(
 
 
 def test_server_ends_when_idle(home: Path) -> None:
-    key = warm.key_of(os.environ)
+    key = key_of(os.environ)
     warm.start(key, os.environ, idle_minutes=0.05)
     pid = warm.wait_until_ready(key).pid
     wait_until(lambda: not runs(pid), "the server does not end")

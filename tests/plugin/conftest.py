@@ -21,7 +21,7 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from pytest_ddl.cluster.warm import servers as warm
+from pytest_ddl.cluster.warm.fitting import Server, key_of
 from pytest_ddl.harness import process_harness
 
 MARK = "_PYTEST_DDL_TESTED_RUN"
@@ -79,7 +79,7 @@ class Project:
 
     folder: Path
     temporary: Path
-    server: warm.Server
+    server: Server
     """Server from which the runs fork their zygotes, unless they have another environment."""
     before: set[psutil.Process] = field(init=False)
     """Processes that the server had forked before."""
@@ -153,7 +153,7 @@ class Project:
     def _server_fits(self, environ: Mapping[str, str]) -> bool:
         """Return whether a run can use the server."""
         of_ranks = {**process_harness().worker_environ(), **environ}
-        return warm.key_of(of_ranks) == self.server.key
+        return key_of(of_ranks) == self.server.key
 
     def _forked(self) -> set[psutil.Process]:
         """Return what the server has forked. It has the server's environment, and so no mark."""
@@ -205,7 +205,7 @@ def _read(report: Path) -> dict[str, Case]:
 
 
 @pytest.fixture(scope="session")
-def new_project(tmp_path_factory: pytest.TempPathFactory, warm_server: warm.Server) -> Callable[..., Project]:
+def new_project(tmp_path_factory: pytest.TempPathFactory, warm_server: Server) -> Callable[..., Project]:
     """Make a project of files given as text: ``new_project({"test_x.py": "…"})``."""
 
     def make(files: Mapping[str, str]) -> Project:
