@@ -14,14 +14,15 @@ from pytest_ddl.terminal import EXPECTED_END, KNOWN_BEHAVIOR, NOT_COMPARED, TOLE
 from pytest_ddl.training.compiled import STEPS_OF_FIT, CompiledTraining
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from pytest_ddl.equivalence.checks.registry import Check
     from pytest_ddl.equivalence.expectations import Expect
     from pytest_ddl.equivalence.runs.comparer import Comparer
-    from pytest_ddl.equivalence.runs.question import TrainFunction
+    from pytest_ddl.equivalence.runs.question import Question, TrainFunction
     from pytest_ddl.equivalence.verdict.report import Report
+    from pytest_ddl.faults.api import Injection
     from pytest_ddl.faults.report import FaultReport
     from pytest_ddl.faults.sweep import Faults
     from pytest_ddl.harness import Harness
@@ -241,29 +242,14 @@ def assert_equivalence(
     with status_line(item.config) as harness.show:
         report = comparer.compare(question)
     compared(item, report)
-    for finding in report.approximations:
-        text = f"{finding.cause} at step {finding.step}: {finding.message}"
-        text += f"; tolerated, because {finding.evidence}" if finding.evidence else ""
-        item.user_properties.append((TOLERATED, text))
-    for behavior in report.known_behaviors:
-        item.user_properties.append((KNOWN_BEHAVIOR, behavior.id))
-    for name in report.known_ends:
-        item.user_properties.append((NOT_COMPARED, name))
+    item.user_properties += _properties(report)
     known = report.verdict == "known" and not _is_marked_xfail(item)
     blamed = strict or not report.comparable or report.program_reasons
     excused = known or report.expected_end is not None
     if not excused and (report.verdict in ("fail", "known") or (not report.passed and blamed)):
         failed(item, report)
         raise DivergenceError(report)
-    recovery = None
-    if injection is not None:
-        from pytest_ddl.faults.api import with_faults
-        from pytest_ddl.faults.report import RecoveryError
-
-        with status_line(item.config) as harness.show:
-            recovery = with_faults(comparer, question, report, injection)
-        if not recovery.recovered:
-            raise RecoveryError(recovery)
+    recovery = None if injection is None else _recovery(item, comparer, question, report, injection)
     if known:
         reasons = [f"{behavior.id}: {behavior.explanation}" for behavior in report.known_behaviors]
         item.stash.setdefault(_KNOWN, []).extend(reasons)
@@ -273,6 +259,35 @@ def assert_equivalence(
     elif not report.passed:
         raise InconclusiveError(report)
     return report if recovery is None else recovery
+
+
+def _recovery(
+    item: pytest.Item, comparer: Comparer, question: Question, report: Report, injection: Injection
+) -> FaultReport:
+    """Inject faults into a program whose comparison has not failed.
+
+    :raises RecoveryError: if it does not recover as it must.
+    """
+    __tracebackhide__ = True
+    from pytest_ddl.faults.api import with_faults
+    from pytest_ddl.faults.report import RecoveryError
+
+    with status_line(item.config) as comparer.harness.show:
+        recovery = with_faults(comparer, question, report, injection)
+    if not recovery.recovered:
+        raise RecoveryError(recovery)
+    return recovery
+
+
+def _properties(report: Report) -> Iterator[tuple[str, object]]:
+    """Yield what was tolerated, known or not compared, as properties of the test."""
+    for finding in report.approximations:
+        text = f"{finding.cause} at step {finding.step}: {finding.message}"
+        yield TOLERATED, text + (f"; tolerated, because {finding.evidence}" if finding.evidence else "")
+    for behavior in report.known_behaviors:
+        yield KNOWN_BEHAVIOR, behavior.id
+    for name in report.known_ends:
+        yield NOT_COMPARED, name
 
 
 def _comparer(config: pytest.Config, harness: Harness) -> tuple[Comparer, Sequence[Check]]:

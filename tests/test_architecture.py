@@ -40,7 +40,6 @@ SAME_NAMES = {
     "Case": "documented in api.md for conformance; the diagnosis recomputes a case of differing data",
     "Decision": "documented for the gate; a tolerance decides how a value is compared",
     "Ledger": "documented for the launchers; the other one holds all values of a record",
-    "Rule": "documented for the gate; rules of updates, and of which finding explains another",
 }
 """Names of several classes, each with the reason. This list may only become shorter."""
 

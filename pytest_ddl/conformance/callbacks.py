@@ -41,7 +41,7 @@ class Seen:
 def _recorder(keras: Any, seen: Seen) -> Any:
     """Return a callback behind the one under check, which has every call of it."""
 
-    class Recorder(keras.callbacks.Callback):  # type: ignore[misc]
+    class RecordingCallback(keras.callbacks.Callback):  # type: ignore[misc]
         pass
 
     def hook(name: str) -> Any:
@@ -55,8 +55,8 @@ def _recorder(keras: Any, seen: Seen) -> Any:
 
     for when in ("begin", "end"):
         for name in ("train", "epoch", "test", "train_batch", "test_batch"):
-            setattr(Recorder, f"on_{name}_{when}", hook(f"on_{name}_{when}"))
-    return Recorder()
+            setattr(RecordingCallback, f"on_{name}_{when}", hook(f"on_{name}_{when}"))
+    return RecordingCallback()
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ _FIRST_MOMENTS = ("momentum", "m")
 
 
 @dataclass(frozen=True)
-class Rule:
+class UpdateRule:
     """Formula that computes a gradient back: ``g = (after - keep * before) / gain``."""
 
     source: VariableRecord
@@ -75,25 +75,25 @@ def rate_of(record: TrainingRecord, step: int) -> float | None:
     return float(value) if value is not None and np.ndim(value) == 0 else None
 
 
-def rule_for(record: TrainingRecord, variable: VariableRecord, step: int) -> Rule:
+def rule_for(record: TrainingRecord, variable: VariableRecord, step: int) -> UpdateRule:
     """Return the formula that computes the gradient of a weight back from a run."""
     kind, settings = settings_of(record)
-    change = Rule(variable, 1.0, 1.0, "the change of the weight", is_gradient=False)
+    change = UpdateRule(variable, 1.0, 1.0, "the change of the weight", is_gradient=False)
     rate = rate_of(record, step)
     if settings.get("use_ema") or settings.get("gradient_accumulation_steps"):
         return change
     if kind == "SGD" and rate:
         momentum = momentum_of(settings)
         if not momentum:
-            return Rule(variable, 1.0, -rate, "-dW / lr")
+            return UpdateRule(variable, 1.0, -rate, "-dW / lr")
         slot = first_moment(record, variable)
-        return Rule(slot, momentum, -rate, f"the momentum {slot.name}") if slot else change
+        return UpdateRule(slot, momentum, -rate, f"the momentum {slot.name}") if slot else change
     beta = settings.get(_MOMENTS.get(kind, ""))
     slot = first_moment(record, variable) if isinstance(beta, float) else None
     if slot is None or not isinstance(beta, float) or beta >= 1.0:
         return change
     beta = float(np.float32(beta)) if kind in _ROUNDED else beta
-    return Rule(slot, beta, 1.0 - beta, f"the first moment {slot.name}")
+    return UpdateRule(slot, beta, 1.0 - beta, f"the first moment {slot.name}")
 
 
 def first_moment(record: TrainingRecord, variable: VariableRecord) -> VariableRecord | None:
@@ -108,7 +108,7 @@ def first_moment(record: TrainingRecord, variable: VariableRecord) -> VariableRe
     return None
 
 
-def effective(record: TrainingRecord, rule: Rule, step: int) -> list[Float]:
+def effective(record: TrainingRecord, rule: UpdateRule, step: int) -> list[Float]:
     """Return the gradient behind the update of each component, ordered by rank and then by replica."""
     before = {(rank.rank, replica): value for rank, replica, value in record.components(rule.source.index, step - 1)}
     return [

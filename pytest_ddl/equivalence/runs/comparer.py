@@ -7,19 +7,18 @@ is tried first. Rounding noise is measured only if it could change the verdict.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_ddl.cluster import ship
 from pytest_ddl.equivalence.evidence.arithmetic import half_precision
-from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.probes.follow import states_of
 from pytest_ddl.equivalence.probes.registry import PROBES
 from pytest_ddl.equivalence.probes.repeating import timed
 from pytest_ddl.equivalence.runs.alignment import Aligned, align
 from pytest_ddl.equivalence.runs.closures import with_closures
-from pytest_ddl.equivalence.runs.judging import Judging
+from pytest_ddl.equivalence.runs.judging import Further, Judging
 from pytest_ddl.equivalence.runs.program import Program, ReferenceStore
 from pytest_ddl.equivalence.runs.question import Question
 from pytest_ddl.equivalence.runs.smaller_scales import judged_without_overflow
@@ -107,27 +106,18 @@ class PlainComparison:
         again = PlainComparison(part, settings, replace(self.question, checks=checks), repeated=True)
         return again.in_precision(self.question.precision)
 
-    def decide(
-        self,
-        reference: TrainingRecord,
-        distributed: TrainingRecord,
-        perturbed: Sequence[TrainingRecord] = (),
-        slices: Slices | None = None,
-        again: TrainingRecord | None = None,
-    ) -> Report:
+    def decide(self, reference: TrainingRecord, distributed: TrainingRecord, further: Further) -> Report:
         """Judge two runs as the question asks; see :func:`judge`."""
         return judge(
             reference,
             distributed,
-            perturbed,
             expect=self.question.declared,
             strict=self.question.strict,
             checks=self.question.checks,
             known=self.question.known,
-            slices=slices,
             decided=self.decided,
             repeated=self.repeated,
-            again=again,
+            **vars(further),
         )
 
     def of_record(self, distributed: TrainingRecord) -> Report:
@@ -193,7 +183,7 @@ class PlainComparison:
         parted = parting(runs.reference, runs.distributed)
         if parted is None:
             return self.judged(runs)
-        plain = self.decide(runs.reference, runs.distributed)
+        plain = self.decide(runs.reference, runs.distributed, Further())
         return judged_without_overflow(runs, parted, self.program, lambda again: timed(plain, self.judged(again)))
 
     def judged(self, runs: Aligned) -> Report:

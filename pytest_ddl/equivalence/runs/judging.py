@@ -6,9 +6,9 @@ Each of these ways answers one question that the report leaves open. If it is no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.equivalence.checks.run import place_of
 from pytest_ddl.equivalence.evidence.arithmetic import half_precision
@@ -41,17 +41,17 @@ Rows = Mapping[int, tuple[int, ...]]
 """Replica -> positions in the global batch of its examples."""
 
 
-class Decide(Protocol):
-    """Judges two runs, given further runs of the reference."""
+@dataclass(frozen=True)
+class Further:
+    """Further runs on one device with which two runs are judged; the fields are those of :func:`judge`."""
 
-    def __call__(
-        self,
-        reference: TrainingRecord,
-        distributed: TrainingRecord,
-        perturbed: Sequence[TrainingRecord] = (),
-        slices: Slices | None = None,
-        again: TrainingRecord | None = None,
-    ) -> Report: ...
+    perturbed: tuple[TrainingRecord, ...] = ()
+    slices: Slices | None = None
+    again: TrainingRecord | None = None
+
+
+Decide = Callable[[TrainingRecord, TrainingRecord, Further], "Report"]
+"""Function that judges a reference and a distributed run, given further runs."""
 
 
 class Judging:
@@ -61,10 +61,9 @@ class Judging:
         self._runs = runs
         self._program = program
         self._decide = decide
-        self._perturbed: tuple[TrainingRecord, ...] = ()
-        self._again: TrainingRecord | None = None
+        self._further = Further()
         self._slices = Slices(0)
-        self._report = decide(runs.reference, runs.distributed)
+        self._report = decide(runs.reference, runs.distributed, self._further)
 
     def concluded(self) -> Report:
         """Return the report after all that its verdict needs was run."""
@@ -79,18 +78,16 @@ class Judging:
             self._recompute_causes(step, rows)
         for step, examples in terms_to_measure(self._report):
             self._measure_cancellation(step, examples)
-        return self._report.noted(*_failures("a run that measures rounding noise", self._perturbed))
+        return self._report.noted(*_failures("a run that measures rounding noise", self._further.perturbed))
 
     def _measure_noise(self) -> None:
         """Run with weights and data that are moved by one unit of roundoff."""
-        self._perturbed = self._moved(1)
-        self._judge()
+        self._judge(perturbed=self._moved(1))
 
     def _repeat(self) -> None:
         """Run the reference again if a value may be random, or depend on the time."""
         if any(item.reason is Reason.NOT_REPEATED for result in self._report.results for item in result.unjudged):
-            self._again = self._program.anew(self._runs.settings)
-            self._judge()
+            self._judge(again=self._program.anew(self._runs.settings))
 
     def _take_uneven_batches_apart(self) -> None:
         """Run on what each replica got of uneven batches, and on batches in which all replicas count equally."""
@@ -101,7 +98,7 @@ class Judging:
     def _look_for_jumps(self) -> None:
         """Run with weights moved as far as rounding can move them: a number that counts examples may jump there."""
         tolerance = self._report.tolerance
-        if self._perturbed and tolerance is not None and may_jump(self._report):
+        if self._further.perturbed and tolerance is not None and may_jump(self._report):
             self._judge_with(far=self._moved(math.ceil(tolerance.amplification)))
 
     def _recompute_causes(self, step: int, rows: Rows) -> None:
@@ -148,9 +145,10 @@ class Judging:
             self._slices = replace(self._slices, **runs)
             self._judge()
 
-    def _judge(self) -> None:
-        runs = self._runs
-        self._report = self._decide(runs.reference, runs.distributed, self._perturbed, self._slices, self._again)
+    def _judge(self, **runs: Any) -> None:
+        """Judge again, with further fields of :class:`Further` if they are given."""
+        self._further = replace(self._further, slices=self._slices, **runs)
+        self._report = self._decide(self._runs.reference, self._runs.distributed, self._further)
 
     def _run(self, **changed: Any) -> TrainingRecord:
         return self._program.reference(replace(self._runs.settings, **changed))

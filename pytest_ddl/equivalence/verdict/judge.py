@@ -122,18 +122,7 @@ def conclude(
     roles: Roles = ROLES,
 ) -> Report:
     """Make a report of the results of checks. Sort out root causes and declared or approximate findings."""
-    evidence = Evidence(results, reference, distributed, roles)
-    named = (with_lines(without_contradictions(r.findings, expected, evidence), distributed) for r in results)
-    results = [
-        replace(
-            result,
-            findings=tuple(
-                replace(finding, fix=fix_of_sums(finding, results, distributed) or fix_for(finding, distributed))
-                for finding in findings
-            ),
-        )
-        for result, findings in zip(results, named, strict=True)
-    ]
+    results = _advised(results, Evidence(results, reference, distributed, roles), expected)
     found = [finding for result in results for finding in result.findings]
 
     keys = {id(found[at]): key for at, key in expected.excusing(found).items()}
@@ -182,6 +171,18 @@ def conclude(
         strict=strict,
         roles=roles,
     )
+
+
+def _advised(results: Sequence[CheckResult], evidence: Evidence, expected: Expectations) -> list[CheckResult]:
+    """Return the results with the fixes and the lines of their findings, without causes that others contradict."""
+    distributed = evidence.distributed
+    advised = []
+    for result in results:
+        named = with_lines(without_contradictions(result.findings, expected, evidence), distributed)
+        fixes = [fix_of_sums(one, results, distributed) or fix_for(one, distributed) for one in named]
+        findings = tuple(replace(one, fix=fix) for one, fix in zip(named, fixes, strict=True))
+        advised.append(replace(result, findings=findings))
+    return advised
 
 
 def concluded_from(

@@ -43,7 +43,7 @@ Condition = Callable[[Finding, Finding], bool]
 
 
 @dataclass(frozen=True)
-class Rule:
+class Precedence:
     """Row of a table of precedence, for an earlier and a later finding of checks with the given roles."""
 
     earlier: Role
@@ -54,7 +54,7 @@ class Rule:
     """Condition under which the row applies. Otherwise the next rows decide."""
 
 
-def decided(rules: Sequence[Rule], earlier: Finding, later: Finding, roles: Roles) -> bool:
+def decided(rules: Sequence[Precedence], earlier: Finding, later: Finding, roles: Roles) -> bool:
     """Return what the first row that applies decides. Without such a row, nothing is explained."""
     for rule in rules:
         fits = (rule.earlier == _ANY or roles.have(earlier, rule.earlier)) and (
@@ -154,58 +154,58 @@ def _is_verified(earlier: Finding, _later: Finding) -> bool:
 
 _BY_STEP = Role.WEIGHTS | Role.LOSS
 
-EXPLAINED: tuple[Rule, ...] = (
+EXPLAINED: tuple[Precedence, ...] = (
     # A tolerated value that fit shows within an epoch does not excuse a wrong result.
-    Rule(Role.LOSS | Role.METRICS, Role.METRICS, _never, if_=_is_tolerated_more),
-    Rule(_ANY, _ANY, _always, if_=_has_the_same_cause),
+    Precedence(Role.LOSS | Role.METRICS, Role.METRICS, _never, if_=_is_tolerated_more),
+    Precedence(_ANY, _ANY, _always, if_=_has_the_same_cause),
     # Without the strategy, data, weights and numbers all differ.
-    Rule(Role.SETUP, Role.RUN, _never),
-    Rule(Role.SETUP, _ANY, _always),
+    Precedence(Role.SETUP, Role.RUN, _never),
+    Precedence(Role.SETUP, _ANY, _always),
     # A run that stopped early explains missing steps, not wrong numbers before.
-    Rule(Role.RUN, _ANY, _ends_steps),
-    Rule(Role.FILES, Role.STOPPING, _always, if_=_crashes),
-    Rule(Role.FILES, _ANY, _never, if_=_crashes),
+    Precedence(Role.RUN, _ANY, _ends_steps),
+    Precedence(Role.FILES, Role.STOPPING, _always, if_=_crashes),
+    Precedence(Role.FILES, _ANY, _never, if_=_crashes),
     # If a collective gives wrong numbers, all later numbers are wrong.
-    Rule(Role.COLLECTIVES, Role.FOLLOWING, _from_its_step_on),
-    Rule(Role.COLLECTIVES, _ANY, _never),
+    Precedence(Role.COLLECTIVES, Role.FOLLOWING, _from_its_step_on),
+    Precedence(Role.COLLECTIVES, _ANY, _never),
     # Training that continued from another point is compared with training that did not.
-    Rule(Role.RESUMPTION, _ANY, _after_its_step),
+    Precedence(Role.RESUMPTION, _ANY, _after_its_step),
     # Wrong data does not depend on the weights. A wrong batch size explains its duplicates.
-    Rule(Role.BATCHES, Role.EXAMPLES, _always),
-    Rule(_ANY, Role.DATA, _never),
+    Precedence(Role.BATCHES, Role.EXAMPLES, _always),
+    Precedence(_ANY, Role.DATA, _never),
     # The loss belongs to other examples.
-    Rule(Role.EXAMPLES, Role.LOSS, _always, if_=_from_its_step_on),
+    Precedence(Role.EXAMPLES, Role.LOSS, _always, if_=_from_its_step_on),
     # The loss of the step in which weights begin to differ is a defect of its own,
     # unless it is off by the same formula.
-    Rule(Role.UPDATES | Role.SLOTS, Role.LOSS, _changes_the_loss),
+    Precedence(Role.UPDATES | Role.SLOTS, Role.LOSS, _changes_the_loss),
     # The replicas that skipped or updated determine all later values of the run.
-    Rule(Role.NONFINITE, _ANY, _from_its_step_on),
+    Precedence(Role.NONFINITE, _ANY, _from_its_step_on),
     # An error that is the same on all replicas (and perhaps declared) does not explain why they differ.
-    Rule(_ANY, Role.REPLICAS, _makes_replicas_differ),
+    Precedence(_ANY, Role.REPLICAS, _makes_replicas_differ),
     # Metrics are compared if they were computed with equal weights, so that only wrong data explains them.
-    Rule(Role.WEIGHTS | Role.DATA | Role.DRAWS | Role.STATE, Role.METRICS, _always),
-    Rule(Role.LOSS, Role.METRICS, _is_the_same_formula),
+    Precedence(Role.WEIGHTS | Role.DATA | Role.DRAWS | Role.STATE, Role.METRICS, _always),
+    Precedence(Role.LOSS, Role.METRICS, _is_the_same_formula),
     # State after a step follows from the weights before it, unless its own rule is known to be wrong.
-    Rule(Role.DATA, Role.STATE, _always),
-    Rule(Role.WEIGHTS, Role.STATE, _changes_state),
+    Precedence(Role.DATA, Role.STATE, _always),
+    Precedence(Role.WEIGHTS, Role.STATE, _changes_state),
     # Copies of a state that differ do not let unequal parts of a batch count equally.
-    Rule(Role.REPLICAS, Role.WEIGHTS, _never, if_=_is_a_tolerated_step_beside_a_state),
-    Rule(Role.REPLICAS, _BY_STEP, _always),
-    Rule(Role.WEIGHTS, _BY_STEP, _changes_later_or_vague),
-    Rule(Role.DATA, _BY_STEP, _changes_later_or_guessed),
+    Precedence(Role.REPLICAS, Role.WEIGHTS, _never, if_=_is_a_tolerated_step_beside_a_state),
+    Precedence(Role.REPLICAS, _BY_STEP, _always),
+    Precedence(Role.WEIGHTS, _BY_STEP, _changes_later_or_vague),
+    Precedence(Role.DATA, _BY_STEP, _changes_later_or_guessed),
 )
 """Rows that decide whether an earlier finding explains a later one. The first row that applies decides."""
 
-MUST_FOLLOW: tuple[Rule, ...] = (
-    Rule(_ANY, _ANY, _always, if_=_stops),
+MUST_FOLLOW: tuple[Precedence, ...] = (
+    Precedence(_ANY, _ANY, _always, if_=_stops),
     # The steps after a verified finding began with equal values.
-    Rule(_ANY, _BY_STEP | Role.STATE | Role.MOTION, _up_to_its_step, if_=_is_verified),
-    Rule(_ANY, _ANY, _never, if_=_is_verified),
-    Rule(Role.BATCHES, Role.EXAMPLES, _always),
-    Rule(_ANY, Role.EXAMPLES, _never),
-    Rule(Role.UPDATES | Role.DATA | Role.RESUMPTION | Role.NONFINITE, Role.FOLLOWING, _always),
+    Precedence(_ANY, _BY_STEP | Role.STATE | Role.MOTION, _up_to_its_step, if_=_is_verified),
+    Precedence(_ANY, _ANY, _never, if_=_is_verified),
+    Precedence(Role.BATCHES, Role.EXAMPLES, _always),
+    Precedence(_ANY, Role.EXAMPLES, _never),
+    Precedence(Role.UPDATES | Role.DATA | Role.RESUMPTION | Role.NONFINITE, Role.FOLLOWING, _always),
     # A declared difference of a counter, a slot, state or a loss does not change the weights.
-    Rule(Role.REPLICAS, _BY_STEP, _after_its_step, if_=_is_of_weights),
+    Precedence(Role.REPLICAS, _BY_STEP, _after_its_step, if_=_is_of_weights),
 )
 """Rows that decide whether a finding must follow from an excused one. The first row that applies decides."""
 

@@ -103,7 +103,6 @@ def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
         yield False
         return
     current = _CurrentCollectives()
-    originals = {name: getattr(launcher, name) for name in _METHODS}
     draw = keys.get_instance_key
     first_devices: dict[Any, Any] = {}
 
@@ -113,6 +112,17 @@ def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
             built = current.built or CollectiveRecord("broadcast", "", None, "", frames.user_frames())
             issued(built, int(group_key))
         return draw(group_key, device)
+
+    with Replacements() as replaced:
+        for name, method in _methods(launcher, current).items():
+            replaced.put(launcher, name, method)
+        replaced.put(keys, "get_instance_key", get_instance_key)
+        yield True
+
+
+def _methods(launcher: Any, current: _CurrentCollectives) -> dict[str, Callable[..., Any]]:
+    """Return the methods of a launcher that say which collective they are about to issue, by :data:`_METHODS`."""
+    originals = {name: getattr(launcher, name) for name in _METHODS}
 
     def batch_all_reduce(self: Any, input_tensor_packs: Any, *args: Any, **kwargs: Any) -> Any:
         import tensorflow as tf
@@ -151,12 +161,7 @@ def caught(strategy: Any, issued: Issued) -> Iterator[bool]:
         finally:
             del self._next_instance_key
 
-    replacements = (batch_all_reduce, all_reduce, all_gather, next_instance_key)
-    with Replacements() as replaced:
-        for name, method in zip(_METHODS, replacements, strict=True):
-            replaced.put(launcher, name, method)
-        replaced.put(keys, "get_instance_key", get_instance_key)
-        yield True
+    return dict(zip(_METHODS, (batch_all_reduce, all_reduce, all_gather, next_instance_key), strict=True))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude
 from pytest_ddl.equivalence.evidence.combination import close_by
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.effective import Rule, effective, rate_of, rule_for
+from pytest_ddl.equivalence.evidence.effective import UpdateRule, effective, rate_of, rule_for
 from pytest_ddl.equivalence.evidence.observe import component_updates, of_kind, sizes, update
 from pytest_ddl.equivalence.evidence.slices import Pairing
 from pytest_ddl.equivalence.findings import RECOMPUTING, Grounds
@@ -252,7 +252,7 @@ class Case(Comparison):
             rate = self._rate(weight)
             if rate is None:
                 return None
-            rule = theirs_rule = Rule(variable, 1.0, rate, f"dW = {rate:.4g} x the gradient, as on one device")
+            rule = theirs_rule = UpdateRule(variable, 1.0, rate, f"dW = {rate:.4g} x the gradient, as on one device")
         ours, theirs = effective(self.reference, rule, step), effective(self.distributed, theirs_rule, step)
         if not ours or len(theirs) != len(weight.theirs) or any(t.shape != ours[0].shape for t in theirs):
             return None
