@@ -49,6 +49,10 @@ class Target:
                 raise TargetError(problem)
         return cls(file, function, "" if place.endswith(".py") else place)
 
+    def on_ranks(self) -> TargetOnRanks:
+        """Return the function for ranks, without an import in this process."""
+        return TargetOnRanks(str(self.file.absolute()), self.function, str(Path.cwd()))
+
     def load(self) -> Callable[[Any], Any]:
         """Import the module and return the function.
 
@@ -70,6 +74,53 @@ class Target:
         # The file may import its neighbors, as a script may.
         sys.path.insert(0, str(self.file.absolute().parent))
         return importlib.import_module(self.file.stem)
+
+
+@dataclass(frozen=True)
+class TargetOnRanks:
+    """Training function that is imported where it is called, on a rank, and not in the process of the command."""
+
+    file: str
+    """Absolute path."""
+    function: str
+    folder: str
+    """Folder in which the command runs; its modules can be imported."""
+
+    @property
+    def func(self) -> Callable[[Any], Any]:
+        """Function itself. Code that looks into a ``functools.partial`` finds its function by the same name."""
+        name, folder = self._module()
+        for place in (self.folder, folder):
+            if place not in sys.path:
+                sys.path.insert(0, place)
+        loaded = sys.modules.get(name)
+        if loaded is None or getattr(loaded, "__file__", None) != self.file:
+            loaded = module_of(name, Path(self.file))
+        function: Callable[[Any], Any] = getattr(loaded, self.function)
+        return function
+
+    def _module(self) -> tuple[str, str]:
+        """Return the name by which other modules import this one, and the folder from which."""
+        path = Path(self.file)
+        names, folder = [path.stem], path.parent
+        while (folder / "__init__.py").is_file():
+            names.insert(0, folder.name)
+            folder = folder.parent
+        return ".".join(names), str(folder)
+
+    def __call__(self, run: Any) -> None:
+        self.func(run)
+
+
+def module_of(name: str, file: Path) -> ModuleType:
+    """Import a file under a name, whatever :data:`sys.path` has under that name."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _file(place: str) -> Path:

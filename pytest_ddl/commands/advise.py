@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from pytest_ddl.bench.advice.confirming import LAUNCHES, ConfirmationOutcome, confirm
 from pytest_ddl.bench.advice.deciding import AdviceDecision, decide
 from pytest_ddl.bench.advice.facts.evidence import NEEDS_PROGRAM, evidence_of, read
-from pytest_ddl.bench.advice.program import AdvisedProgram
 from pytest_ddl.bench.advice.text import AdviceReport
 from pytest_ddl.bench.launching.machine import load_note
 from pytest_ddl.bench.launching.ranks import BenchError
@@ -33,11 +32,13 @@ from pytest_ddl.commands.frame import (
     check_file,
     close_clusters,
     conducted,
+    find_target,
     former,
     strategies_of,
     tell,
 )
 from pytest_ddl.config import UsageError as SettingsError
+from pytest_ddl.target import TargetOnRanks
 
 if TYPE_CHECKING:
     from pytest_ddl.bench.advice.choosing import Choice
@@ -252,20 +253,18 @@ def _is_file(text: str) -> bool:
     return text.endswith(".json")
 
 
-def _given(options: argparse.Namespace) -> tuple[Path | None, AdvisedProgram | None, AdvisedProgram | None]:
+def _given(options: argparse.Namespace) -> tuple[Path | None, TargetOnRanks | None, TargetOnRanks | None]:
     files = [text for text in options.given if _is_file(text)]
     targets = [text for text in options.given if not _is_file(text)]
     if len(files) > 1 or len(targets) > 1:
         raise UsageError(f"{' '.join(options.given)}: give one evaluation, one training function, or one of each")
-    # As for python -m pytest, modules of the current folder can be imported.
-    sys.path.insert(0, str(Path.cwd()))
     if options.after is not None and not targets:
         raise UsageError(f"--after={options.after}: give the training function without the change, too")
-    after = None if options.after is None else AdvisedProgram.find(options.after)
+    after = None if options.after is None else find_target(options.after).on_ranks()
     evaluation = Path(files[0]) if files else None
     if evaluation is not None:
         read(evaluation)
-    return evaluation, AdvisedProgram.find(targets[0]) if targets else None, after
+    return evaluation, find_target(targets[0]).on_ranks() if targets else None, after
 
 
 def _bench(options: argparse.Namespace, *, measures: bool) -> BenchSpec:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any
 from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.bench.provenance import foreign_modules, listed
 from pytest_ddl.definitions import lacks
+from pytest_ddl.target import module_of
 
 
 @dataclass(frozen=True)
@@ -144,13 +144,7 @@ class FromVersion:
         folder = str(self.file.parent)
         if folder not in sys.path:
             sys.path.insert(0, folder)
-        spec = importlib.util.spec_from_file_location(self.target.module, self.file)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[self.target.module] = module
-        spec.loader.exec_module(module)
-        return module
+        return module_of(self.target.module, self.file)
 
 
 class VersionTargetError(RuntimeError):

@@ -14,9 +14,9 @@ from pytest_ddl.bench.advice import confirming
 from pytest_ddl.bench.advice.confirming import Confirmation
 from pytest_ddl.bench.advice.facts.evidence import evidence_of, read
 from pytest_ddl.bench.advice.facts.gains import Gain
-from pytest_ddl.bench.advice.program import AdvisedProgram
 from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, INTERRUPTED, OK, USAGE, WRONG, UsageError
 from pytest_ddl.commands import advise as command
+from pytest_ddl.target import Target
 from tests.bench.advice.evidence_made import evidence
 from tests.bench.made import matrix
 
@@ -193,7 +193,7 @@ def test_a_program_is_imported_where_it_runs(folder: Path) -> None:
     )
     for text in ("package.fine:train", "package/fine.py:train"):
         seen: list[int] = []
-        AdvisedProgram.find(text)(seen)
+        Target.find(text).on_ranks()(seen)
         assert seen == [3]
 
 
