@@ -27,6 +27,9 @@ class Frame:
     line: int
     function: str
 
+    def __str__(self) -> str:
+        return f'File "{self.file}", line {self.line} in {self.function}'
+
     @property
     def source(self) -> str:
         """Source text of the line, or an empty string if the file cannot be read."""
@@ -93,12 +96,18 @@ def own_frame_of_traceback(text: str) -> Frame | None:
     return found[-1] if found else None
 
 
-def own_frame_of_stacks(text: str) -> Frame | None:
-    """Return the innermost frame of the user's program in the stacks of a process. Search the main thread first.
+def threads_in(stacks: str) -> list[str]:
+    """Return the stack of each thread of a process, that of the main thread first, with the innermost frame first.
 
-    The text comes from :mod:`faulthandler`, which writes the main thread last and the innermost frame first.
+    The text comes from :mod:`faulthandler`, which writes the main thread last.
     """
-    for thread in reversed(text.split("\n\n")):
+    *others, main = stacks.strip().split("\n\n")
+    return [main, *others]
+
+
+def own_frame_of_stacks(text: str) -> Frame | None:
+    """Return the innermost frame of the user's program in the stacks of a process. Search the main thread first."""
+    for thread in threads_in(text):
         found = [frame for frame in frames_in(thread) if is_own(frame.file)]
         if found:
             return found[0]

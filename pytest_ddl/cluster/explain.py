@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_ddl.cluster.obstacles import limits
 from pytest_ddl.cluster.protocol import Failure
+from pytest_ddl.tracebacks import threads_in
 
 _OWN_FRAMES = os.path.dirname(__file__)
 MAX_STACK_LINES = 40
@@ -166,11 +167,11 @@ def _last(answer: Answer) -> list[str]:
 
 
 def main_thread_first(stacks: str) -> str:
-    """Move the main thread, which runs the test's body, before the other threads. faulthandler puts it last.
+    """Move the main thread, which runs the test's body, before the other threads.
 
     The outer frames of the main thread are left out, from the first frame of this package on.
     """
-    *others, main = stacks.strip().split("\n\n")
+    main, *others = threads_in(stacks)
     lines = main.splitlines()
     own = next((number for number, line in enumerate(lines) if f'File "{_OWN_FRAMES}' in line), len(lines))
     return "\n\n".join(["\n".join(lines[:own]), *others])

@@ -1,4 +1,4 @@
-"""Lock a file for a moment, without waiting for ever if the process that has locked it is suspended."""
+"""Lock files without waiting for ever, since the process that has locked one may be suspended."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ def locked(file: Path, timeout: float) -> Iterator[bool]:
     """Lock a file while the context lasts. Yield ``False`` if another process has locked it until the timeout."""
     deadline = time.monotonic() + timeout
     with open(file, "w") as opened:
-        while not (free := _try(opened.fileno())) and time.monotonic() < deadline:
+        while not (free := try_lock(opened.fileno())) and time.monotonic() < deadline:
             time.sleep(0.02)
         yield free
 
 
-def _try(descriptor: int) -> bool:
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file until it is closed, and return ``False`` if another process has locked it."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

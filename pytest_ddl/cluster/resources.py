@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import random
 import socket
@@ -21,6 +20,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_ddl.cluster.file_lock import try_lock
 from pytest_ddl.cluster.obstacles import LaunchError, cannot_start, cannot_write
 
 HOST = "127.0.0.1"
@@ -150,15 +150,12 @@ class Ledger:
     def _lock(self, name: str, shared: bool = False) -> int | None:
         """Lock a file of the folder, and write the pid of this process into it. Return ``None`` if it is locked."""
         lock = os.open(self._folder / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        with contextlib.ExitStack() as unless_locked:
+            unless_locked.callback(os.close, lock)
+            if not try_lock(lock, shared=shared):
+                return None
             os.pwrite(lock, f"{os.getpid():<20}".encode(), 0)
-        except BlockingIOError:
-            os.close(lock)
-            return None
-        except BaseException:
-            os.close(lock)
-            raise
+            unless_locked.pop_all()
         return lock
 
     def _last_change(self, kind: str) -> int:
@@ -179,12 +176,9 @@ class Ledger:
         """Return the pid of the process that has locked a file, or 0 if it is free."""
         file = os.open(self._folder / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return int(os.pread(file, 20, 0) or 0)
+            return 0 if try_lock(file) else int(os.pread(file, 20, 0) or 0)
         finally:
             os.close(file)
-        return 0
 
 
 class PortLease:

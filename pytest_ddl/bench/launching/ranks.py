@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+
+from pytest_ddl.tracebacks import frames_in, is_own, threads_in
 
 if TYPE_CHECKING:
     from pytest_ddl.cluster.cluster import Answer, Cluster
@@ -23,7 +23,6 @@ iterator took one of two workers up to 30 s on a busy machine (TF 2.21)."""
 GIVEN_UP = 5.0
 """Seconds that the other ranks get after one has ended too early. They cannot continue without it, but may still
 report a reason."""
-_FRAMEWORKS = ("site-packages", f"{os.sep}pytest_ddl{os.sep}", "<frozen")
 _CALLS = 4
 """Number of the program's calls that an error shows for a rank that was stopped."""
 _OUTPUT = 3000
@@ -83,11 +82,9 @@ def _is_silent(answer: Answer) -> bool:
 
 def _place(stacks: str) -> str:
     """Return the place at which a rank was: the innermost call of its main thread, and the calls of the program."""
-    threads = [text for text in stacks.split("\n\n") if "File " in text]
-    main = next((text for text in threads if text.startswith("Current thread")), threads[-1] if threads else "")
-    calls = [line.strip() for line in main.splitlines() if line.strip().startswith("File ")]
-    ours = [line for line in calls[1:] if not any(part in line for part in _FRAMEWORKS)]
-    return "".join(f"\n  {line}" for line in [*calls[:1], *ours[:_CALLS]])
+    calls = next(filter(None, map(frames_in, threads_in(stacks))), [])
+    ours = [frame for frame in calls[1:] if is_own(frame.file)]
+    return "".join(f"\n  {frame}" for frame in [*calls[:1], *ours[:_CALLS]])
 
 
 def _shortened(output: str) -> str:
@@ -177,8 +174,5 @@ def fresh_ranks(
 @contextmanager
 def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
     """Yield a folder for the files of a measurement, and remove it afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import pickle
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from pytest_ddl.cluster import ship
@@ -102,14 +99,9 @@ class Program:
             ranks, num_replicas = self._attempts(spec, settings)
         return self.record(spec, settings, ranks, num_replicas, time.monotonic() - started)
 
-    @contextmanager
-    def folder(self) -> Iterator[str]:
-        """Make the folder that all ranks and attempts of one run share, and remove it at the end."""
-        folder = Path(tempfile.mkdtemp(prefix="run-", dir=self.harness.shared_folder))
-        try:
-            yield str(folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    def folder(self) -> TemporaryDirectory[str]:
+        """Make the folder that all ranks and attempts of one run share, which is removed at the end of its context."""
+        return TemporaryDirectory(prefix="run-", dir=self.harness.shared_folder, ignore_cleanup_errors=True)
 
     def record(
         self, spec: StrategySpec, settings: RunSettings, ranks: Sequence[RankRecord], num_replicas: int, seconds: float

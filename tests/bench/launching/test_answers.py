@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import pytest_ddl
 from pytest_ddl.bench.launching.ranks import BenchError, all_of
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Answer, Fate
@@ -29,13 +32,13 @@ def test_the_rank_that_failed_by_itself_is_named(answers: list[Answer], words: s
         all_of(answers, "while it ran")
 
 
-STOPPED_AT = """Thread 0x01 (most recent call first):
+STOPPED_AT = f"""Thread 0x01 (most recent call first):
   File "/x/site-packages/tensorflow/server.py", line 9 in run
 
 Current thread 0x02 (most recent call first):
   File "/x/site-packages/tensorflow/execute.py", line 5 in quick_execute
   File "/home/me/train.py", line 41 in train
-  File "/x/pytest_ddl/bench/remote.py", line 3 in measure_training
+  File "{Path(pytest_ddl.__file__).parent}/bench/remote.py", line 3 in measure_training
 """
 
 
