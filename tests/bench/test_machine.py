@@ -58,8 +58,18 @@ def test_peak_memory_is_read_in_bytes(monkeypatch, tmp_path, text, expected):
     assert remote.peak_bytes() == 0
 
 
-def test_one_machine_has_its_own_name():
+def test_one_machine_has_its_own_name(monkeypatch):
+    monkeypatch.setattr(machine, "_fixed", lambda: {"cpu": "Intel(R) Xeon(R)", "cores": "16", "gpu": ""})
     assert machine.machine_name({}) == machine.machine_name({"PYTEST_DDL_LAUNCHER": "local"}) == platform.node()
+
+
+def test_a_runner_with_gpus_is_named_after_its_hardware(monkeypatch):
+    """Each job may have another host, and results of another GPU are those of another machine."""
+    fixed = {"cpu": "Intel(R) Xeon(R)", "cores": "16", "gpu": "NVIDIA H200, NVIDIA H200", "host": "job-17"}
+    monkeypatch.setattr(machine, "_fixed", lambda: fixed)
+    assert machine.machine_name({}) == "2-x-NVIDIA-H200-Intel-R-Xeon-R-16-cores"
+    monkeypatch.setattr(machine, "_fixed", lambda: {**fixed, "gpu": "NVIDIA H100"})
+    assert machine.machine_name({}) == "1-x-NVIDIA-H100-Intel-R-Xeon-R-16-cores"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +81,7 @@ def test_one_machine_has_its_own_name():
     ],
 )
 def test_results_of_several_hosts_have_a_name_without_the_hosts(monkeypatch, launcher, hosts, expected):
-    monkeypatch.setattr(machine, "_fixed", lambda: {"cpu": "A (CPU) @ 1.0 GHz", "cores": "2"})
+    monkeypatch.setattr(machine, "_fixed", lambda: {"cpu": "A (CPU) @ 1.0 GHz", "cores": "2", "gpu": "NVIDIA H200"})
     assert machine.machine_name({"PYTEST_DDL_LAUNCHER": launcher, "PYTEST_DDL_HOSTS": hosts}) == expected
 
 

@@ -55,15 +55,18 @@ def host_identity() -> str:
 def machine_name(environ: Mapping[str, str]) -> str:
     """Return a name of what is measured here, under which results may be compared.
 
-    Without a launcher for several hosts it is the host's name. With one, each allocation may have other hosts. Then the
-    name says what makes the results comparable: the launcher with its settings, the slots of the hosts, and the
-    processor.
+    Without a launcher for several hosts and without GPUs, it is the host's name. A runner with GPUs may be another host
+    for each job, and so may those of an allocation. Then the name says what makes the results comparable: the GPUs, or
+    the launcher with its settings and the slots of the hosts, and the processor.
     """
     launcher, hosts = (environ.get(f"PYTEST_DDL_{name}", "") for name in ("LAUNCHER", "HOSTS"))
-    if launcher in ("", "local"):
+    local = launcher in ("", "local")
+    gpus = [name for name in _fixed()["gpu"].split(", ") if name]
+    if local and not gpus:
         return platform.node()
-    slots = [host.partition(":")[2] or "1" for host in hosts.split(",") if host]
-    parts = [launcher, f"hosts-{'+'.join(slots)}" if slots else "", _fixed()["cpu"], f"{_fixed()['cores']} cores"]
+    slots = [host.partition(":")[2] or "1" for host in hosts.split(",") if host and not local]
+    what = [f"{len(gpus)} x {gpus[0]}"] if local else [launcher, f"hosts-{'+'.join(slots)}" if slots else ""]
+    parts = [*what, _fixed()["cpu"], f"{_fixed()['cores']} cores"]
     return "-".join(filter(None, (re.sub(r"[^\w.+]+", "-", part).strip("-") for part in parts)))
 
 
