@@ -68,7 +68,7 @@ class Cell:
     step_seconds: list[list[float]] = field(default_factory=list)
     """Seconds per step of the slowest rank in each block of steps, for each launch."""
     one_replica_step_seconds: list[list[float]] = field(default_factory=list)
-    """The same of one replica with the same batch, in the launch of the same round."""
+    """Seconds per step of one replica with the same batch, in the launch of the same round."""
     loads: list[float] = field(default_factory=list)
     """Load of the machine at the end of each launch (average of 1 minute)."""
 

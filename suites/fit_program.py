@@ -39,8 +39,8 @@ def is_allowed(case: Case) -> bool:
 def train(run: Any, case: Case, examples: int) -> None:
     """Train two epochs, and evaluate.
 
-    :param case: dimension -> value. Besides ``DIMENSIONS``, it may have ``clipping`` (an argument of the optimizer) and
-        ``steps`` (for ``steps_per_execution``).
+    :param case: dimension -> value. In addition to ``DIMENSIONS``, it may have ``clipping`` (an argument of the
+        optimizer) and ``steps`` (for ``steps_per_execution``).
     :param examples: number of examples of an epoch.
     """
     with run.strategy.scope():

@@ -62,7 +62,7 @@ class Memory:
     """Megabytes of one rank; the zygote's pages are shared by it and all that were forked from it."""
 
     proportional: float
-    """Its own pages and its share of those that it shares."""
+    """Memory of its own pages, and its share of the shared pages."""
     private: float
     """Only its own pages: the cost of one more rank."""
 

@@ -55,7 +55,7 @@ class _OfCollectives:
 
 
 class GateCollectives(_OfCollectives):
-    """Seconds, better when lower."""
+    """Seconds of a collective, better when lower: for the gate."""
 
     def track_seconds(self, cache: dict[str, Any], variant: str, kind: str, size: int) -> dict[str, Any]:
         return {"samples": list(self.timing(cache, variant, kind, size).samples), "number": 1}
@@ -64,7 +64,7 @@ class GateCollectives(_OfCollectives):
 
 
 class DashCollectives(_OfCollectives):
-    """The same as bandwidth, for people."""
+    """Bandwidth of a collective, for people."""
 
     def track_bus_bandwidth(self, cache: dict[str, Any], variant: str, kind: str, size: int) -> float:
         return float(self.timing(cache, variant, kind, size).bus_bandwidth / 1e9)

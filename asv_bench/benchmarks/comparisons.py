@@ -103,7 +103,7 @@ def _subject(strategy: Any, run: Any) -> tuple[Any, Any]:
 
 
 def steps_in_turns(rounds: int, steps: int, folder: str) -> dict[str, list[float]]:
-    """On a rank: seconds between steps, bare, in a run that observes nothing, and in one that records all."""
+    """Return seconds between steps on this rank: bare, in a run that observes nothing, and in one that records all."""
     context = own_rank()
     found: dict[str, list[float]] = {"bare": [], "unobserved": [], "recorded": []}
     for _ in range(rounds):

@@ -101,7 +101,7 @@ class Recording:
 
 
 class FailingRank:
-    """From a rank's exception to the verdict, while its peer sits in a collective."""
+    """Time from a rank's exception to the verdict, while its peer waits in a collective."""
 
     version = "1"
     unit = "s"

@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> Report:
 
 
 def plan(base: Setting, workers: Sequence[int], rates: dict[int, float], push: int, fetch: int) -> list[Setting]:
-    """Return all trainings. A single worker is not slow, because there is nobody who would wait for it.
+    """Return all trainings. A single worker is not slow, because no other worker waits for it.
 
     :param rates: examples of an update -> the best learning rate.
     """

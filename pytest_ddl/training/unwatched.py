@@ -17,8 +17,8 @@ from pytest_ddl.training.gradient_calls import GradientSource
 class Unwatched:
     """Collection of the variables of a run that derivatives were computed for.
 
-    Variables without a derivative (counters, metrics, the state of a generator) are not trained. Nor are variables
-    that have one and never change.
+    Variables without a derivative (counters, metrics, the state of a generator) are not trained. Variables that have
+    one and never change are not trained either.
     """
 
     def __init__(self, strategy: Any, is_watched: Callable[[GradientSource], bool]) -> None:

@@ -21,11 +21,11 @@ class Difference:
     cells: tuple[str, str]
     """Names of the cells: Keras 3 and tf_keras."""
     failing: tuple[str, str]
-    """For each of them, the letters of the strategies with which it fails, and the other one passes."""
+    """For each cell, the letters of the strategies with which it fails and the other cell passes."""
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """For each cell its name and what fails in it, or an empty text."""
+        """For each cell its name and the strategies that fail in it, or an empty text."""
         return tuple(f"{name}: {of}" if of else "" for name, of in zip(self.cells, self.failing, strict=True))
 
 

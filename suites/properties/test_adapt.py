@@ -14,7 +14,7 @@ BATCH = 3
 """The last batch of the data is smaller."""
 NUMBERS = np.random.default_rng(4).normal(2, 3, (8, 4, 2)).astype("float32")
 WORDS = np.array([["ant", "bee"], ["ant", "cat"], ["ant", "bee"], ["dog", "ant"], ["bee", "cat"]])
-"""In the order of their counts: 4, 3, 2 and 1."""
+"""Words in the order of their counts: 4, 3, 2 and 1."""
 IDS = np.array([[50, 40], [50, 30], [50, 40], [20, 50], [40, 30]])
 
 
@@ -126,7 +126,7 @@ LOOKUPS: Mapping[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = 
 @pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza")
 @pytest.mark.parametrize("name", LOOKUPS)
 def test_a_vocabulary_is_that_of_the_whole_data(name, ddl_strategy):
-    """It is in the order of the counts, and a second adapt begins anew. Lookups take no labels."""
+    """The vocabulary is in the order of the counts, and a second adapt begins anew. Lookups take no labels."""
     from suites.subject import keras
 
     wrong = Wrong()

@@ -77,7 +77,7 @@ def test_rows_that_fit(limit, ddl_strategy, tmp_path):
 @pytest.mark.ddl_item(ITEM)
 @pytest.mark.parametrize("shape", [(4, 4), (3,), (2, 5)], ids=str)
 def test_a_row_that_does_not_fit(shape, ddl_strategy, tmp_path):
-    """It goes into a file of its own, or is refused, as a scalar that does not fit."""
+    """A row that is larger than a shard goes into a file of its own, or is refused, like a scalar that does not fit."""
     there_and_back({"table": numbers(shape)}, by_size(3), tmp_path)
 
 

@@ -265,7 +265,7 @@ def test_the_default_strategy_is_one_device(how, ddl_strategy):
 @pytest.mark.ddl(strategies=["one_device", *VARIANTS], timeout=40)
 @HOW
 def test_options_for_other_hardware_change_nothing(how, ddl_strategy):
-    """They are for TPUs; elsewhere, each replica computes the same with them as without."""
+    """The options are for TPUs. On other devices, each replica computes the same with them as without."""
     import tensorflow as tf
 
     options = tf.distribute.RunOptions(experimental_enable_dynamic_batch_size=False)

@@ -68,7 +68,7 @@ def widened(values: Any, dtype: str) -> Any:
 @pytest.mark.ddl_item("precision.mixed_float16", "precision.mixed_bfloat16", "loss.reductions")
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.space.name)
 def test_a_loss_of_16_bits_is_that_of_the_same_numbers_in_64(loss, policy, ddl_strategy):
-    """Its own precision is float32. The gradient has the precision of the predictions."""
+    """The loss itself has precision float32. The gradient has the precision of the predictions."""
     import tensorflow as tf
 
     def result(made: Any, truth: Any, predicted: Any) -> tuple[float, Any]:

@@ -26,7 +26,7 @@ SINGLE = {"float64": 0.0, "float32": 2e-5}
 @pytest.mark.ddl_item("loss.reductions")
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.space.name)
 def test_a_loss_is_its_definition(loss, ddl_strategy):
-    """Its reduction is divided by the replicas if it is a mean, because gradients are added up."""
+    """A reduction that is a mean is divided by the number of replicas, because gradients are added up."""
     replicas, wrong = replicas_of(ddl_strategy), Wrong()
     forms = OF_ROWS if loss.data == "embeddings" else WHOLE if loss.whole else FORMS
     cases = loss.space.cases(weights=forms, labels=labels_of(loss.data))

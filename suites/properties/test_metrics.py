@@ -175,7 +175,7 @@ def test_replicas_see_their_own_state_and_the_caller_sees_the_sum(how, ddl_strat
 @pytest.mark.ddl_item("metric.contexts")
 @pytest.mark.ddl(strategies=["mirrored[replicas=3]"])
 def test_metric_made_out_of_the_scope_counts_every_replica(ddl_strategy):
-    """It is not refused. In one process it has one state, to which all replicas add."""
+    """Such a metric is not refused. In one process it has one state, to which all replicas add."""
     from suites.subject import keras
 
     metric = keras.metrics.Mean()

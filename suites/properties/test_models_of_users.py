@@ -166,7 +166,7 @@ def everywhere(strategy, parts):
 @pytest.mark.ddl_item("precision.overwrite_with_gradient")
 @pytest.mark.parametrize("how", ["eager", "function"])
 def test_variables_that_gradients_overwrite_are_equal_on_replicas(how, ddl_strategy):
-    """As the scales of float8: what replicas give differs, and all keep one value. Others train as usual."""
+    """The replicas give different values, as for scales of float8, and all keep one value. Others train as usual."""
     from suites.running import each, replicas_of
     from suites.subject import keras
 

@@ -226,7 +226,7 @@ def test_dynamic_loss_scale_divides_the_gradient_and_doubles(how, ddl_strategy):
 @pytest.mark.parametrize("how", ["function"])
 @pytest.mark.parametrize("replica", [0, 1])
 def test_infinite_gradient_of_one_replica_stops_all(replica, how, ddl_strategy):
-    """Nobody updates, and the scale halves once. One device has only the first replica."""
+    """No replica updates, and the scale halves once. One device has only the first replica."""
 
     steps = Steps(ddl_strategy, lambda: subject.loss_scaled(sgd(), initial_scale=8.0), how)
     gradients = steps.gradients(0)

@@ -217,7 +217,7 @@ def test_a_checkpoint_without_a_folder_is_refused(ddl_strategy):
 @pytest.mark.ddl(strategies=["one_device", "mirrored", WORKERS])
 @pytest.mark.ddl_item("failure.watcher", shows="behavior")
 def test_a_watcher_out_of_its_platform(ddl_strategy):
-    """It has no message, and waits for no worker."""
+    """The watcher has no message, and does not wait for a worker."""
     import tensorflow as tf
 
     watcher = tf.distribute.experimental.PreemptionWatcher()

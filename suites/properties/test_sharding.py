@@ -117,7 +117,7 @@ def chosen_by_rows():
 @pytest.mark.ddl_item("sharding.custom_partitioner")
 @pytest.mark.ddl(strategies=VARIANT, arguments={"parameter_server": chosen_by_rows})
 def test_a_partitioner_of_the_user(ddl_strategy):
-    """It may split the first axis only. Other answers are an error."""
+    """A partitioner may split only the first axis. Other results are an error."""
     import tensorflow as tf
 
     with ddl_strategy.scope():

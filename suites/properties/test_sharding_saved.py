@@ -59,7 +59,7 @@ def test_a_variable_that_is_made_after_the_checkpoint_is_read(ddl_strategy, tmp_
 @pytest.mark.ddl_item("sharding.savedmodel")
 @sharded
 def test_a_saved_model_has_one_variable(variable, tmp_path):
-    """Its function reads the one variable that takes the place of the shards."""
+    """The saved function reads the one variable that replaces the shards."""
     import tensorflow as tf
 
     class Table(tf.Module):

@@ -100,7 +100,7 @@ def test_strategies_of_other_sizes_one_after_another(ddl_strategy):
 @pytest.mark.ddl(strategies=["mirrored[replicas=3]"], isolation="fresh")
 @pytest.mark.ddl_item("strategy.mixing", shows="behavior")
 def test_a_variable_of_another_strategy(ddl_strategy):
-    """Its replicas' assignments are refused by name, or give every component the same value."""
+    """An assignment by the replicas is refused with its name, or gives every component the same value."""
     import tensorflow as tf
 
     other = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

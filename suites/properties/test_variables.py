@@ -11,9 +11,9 @@ from suites.models.variables import AGGREGATIONS, CONTEXTS, GIVEN, NAMES, SYNCHR
 from suites.properties.variables import STRATEGIES, check, check_errors, create, kind_of
 
 VALUES = (("float64", ()), ("int64", (2,)))
-"""Dtype and shape in the cells. Only to a scalar can a Python number be assigned."""
+"""Dtype and shape in the cells. A Python number can be assigned only to a scalar."""
 DRAWN = (("float32", (2,)), ("float64", ()), ("int64", ()), ("int32", (2,)))
-"""The same for drawn sequences."""
+"""Dtype and shape for drawn sequences."""
 pytestmark = pytest.mark.ddl(strategies=STRATEGIES)
 
 CELLS = [

@@ -190,7 +190,7 @@ def _circle(
 
 
 def smoothing_goes(case: Arguments) -> bool:
-    """Return whether Keras smooths labels rightly; a test of its own has the others, with an entry."""
+    """Return whether Keras smooths labels correctly; a test of its own has the other cases, with an entry."""
     return case.get("axis", -1) == -1 or not case.get("label_smoothing")
 
 

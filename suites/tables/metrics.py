@@ -251,7 +251,7 @@ def _divergence(truth: Array, predicted: Array) -> Array:
 _COUNTS = "metric.Confusion_counts"
 _RATIOS = "metric.Precision_Recall"
 _CONSTRAINED = "metric.SensitivityAtSpecificity_family"
-"""Their bound is no ratio of the weights, so that rounding never decides whether a threshold meets it."""
+"""The bound of these metrics is not a ratio of the weights, so rounding never decides whether a threshold meets it."""
 
 CONFUSIONS = (
     Case("TruePositives", _COUNTS, "binary", at_threshold(lambda c: c.tp)),

@@ -93,7 +93,7 @@ def train(run, sin="", *, width=WIDTH, names="dense", half=False, loop="steps", 
 
 
 def two_functions_of_one_name(run):
-    """As adversarial training has them: both called ``step``, both in every step; one is traced anew for a shape."""
+    """Call two functions named ``step`` in every step, as adversarial training does; a new shape traces one again."""
     import tensorflow as tf
 
     with run.strategy.scope():

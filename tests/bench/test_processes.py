@@ -11,7 +11,7 @@ import pytest
 from pytest_ddl.bench.launching.processes import Processes
 
 STUBBORN = ["sh", "-c", "trap '' TERM; setsid sleep 300 & sleep 300"]
-"""As a zygote does: a session of its own, and deaf to what ends its parent."""
+"""Process with a session of its own that ignores the signal that ends its parent, as a zygote does."""
 
 
 @pytest.mark.slow

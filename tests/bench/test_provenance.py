@@ -1,4 +1,4 @@
-"""Imported code: what should have come from a version and did not, and what is nobody's."""
+"""Imported code: code that should come from a version but does not, and code that belongs to no version."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_folder_of_the_same_name_does_not_make_a_dependency_foreign(root: Path
 
 
 def test_the_standard_library_is_nobodys(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also that of a Conda environment within the checkout."""
+    """The standard library of a Conda environment within the checkout is not foreign either."""
     library = tmp_path / "checkout" / "env" / "lib" / "python3.11"
     assert foreign(root, tmp_path / "checkout", "json", library / "json" / "__init__.py")
     monkeypatch.setattr(sysconfig, "get_path", lambda _kind: str(library))
@@ -117,7 +117,7 @@ def test_all_of_an_installation_from_the_checkout_is_foreign(root: Path, checkou
     ],
 )
 def test_an_installation_of_the_same_project_is_foreign(root: Path, checkout: Path, file: str, text: str) -> None:
-    """From an index, a wheel or a second clone."""
+    """The installation may come from an index, a wheel or a second clone."""
     write(root / file)
     (root / file).write_text(text)
     site, clone = root.parent / "site-packages", root.parent / "clone"

@@ -54,7 +54,7 @@ def _of_other_kernels(record: TrainingRecord, ulps: float = 1.0) -> TrainingReco
 
 @pytest.mark.parametrize("program", OTHERS, ids=["replicas", "adam", "workers"])
 def test_sums_in_another_order_agree(program: Program) -> None:
-    """As by NCCL, by another algorithm of cuDNN for another size of a batch, or in what XLA has fused."""
+    """NCCL adds in another order, and so do cuDNN's algorithm for another batch size and operations that XLA fused."""
     reference, distributed = pair(program)
     report = judge(_of_other_kernels(reference, 0.0), _of_other_kernels(distributed))
     assert report.passed, str(report)

@@ -1,4 +1,4 @@
-"""Each reason that hides no defect, both ways: what it is for passes, and a defect beside it does not."""
+"""Each reason that hides no defect, both ways: the program that it excuses passes, and a defect beside it does not."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ ON_WORKERS: Mapping[Any, Mapping[str, str]] = {
     planted.LogsItsRank: {"callback_logs": "the logs of on_epoch_end 0 are .* on rank 1, and .* on rank 0"},
     planted.WritesOnEveryWorker: {"callback_files": "ranks 0, 1 have all written result.txt"},
 }
-"""The same, for several workers."""
+"""Object -> the further checks that fail with several workers, with a part of the message."""
 
 
 def judge(ddl_check: Callable[[], None], request: pytest.FixtureRequest, found: Mapping[Any, Any]) -> None:

@@ -28,7 +28,7 @@ WORKFLOWS = [*sorted((ROOT / ".github/workflows").glob("*.yml")), *sorted((ROOT 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _COMMAND = re.compile(r"(?:^|[\s'\"`(])(?:pytest-ddl|-m pytest_ddl\.cli) ((?:gate|history|asv)\b[^`\n]*)")
 _PINNED = re.compile(r"^[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$")
-"""A commit, which nobody can move as they can a tag, and its version for readers and for Dependabot."""
+"""A commit, which cannot be moved like a tag, and its version for readers and for Dependabot."""
 
 
 def load(path: Path) -> dict[Any, Any]:

@@ -1,4 +1,4 @@
-"""Training functions that handle gradients which are not finite: rightly, and each wrong one named by its sin."""
+"""Training functions that handle gradients which are not finite: right ones, and wrong ones named by their mistake."""
 
 from __future__ import annotations
 

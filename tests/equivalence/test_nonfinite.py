@@ -1,4 +1,4 @@
-"""NONFINITE on real runs: infinities planted in programs that handle them rightly, and in those that do not."""
+"""NONFINITE on real runs: infinities planted in programs that handle them correctly, and in programs that do not."""
 
 from __future__ import annotations
 

@@ -327,7 +327,7 @@ ALL = (gan, wgan, vae, diffusion, contrastive, siamese, distillation, sampled)
 
 
 class RepairedVAE(VAE):
-    """The same, with the loss of a replica divided by their number, as ``built`` lets it train under a strategy."""
+    """The VAE with each replica's loss divided by their number; ``built`` lets it train under a strategy."""
 
     def __init__(self, replicas):
         super().__init__(built=True)

@@ -1,4 +1,4 @@
-"""Programs with dropout or batch normalization: right ones, and what can be wrong with or besides them."""
+"""Programs with dropout or batch normalization: right ones, and ones with a defect in these layers or beside them."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def noise_by_replica_alone(run: Any) -> None:
 
 
 def random_features(run: Any) -> None:
-    """The same projection on every replica and in every step, as it is meant to be."""
+    """Use the same random projection on every replica and in every step, on purpose."""
     _train(run, _nothing, hidden=lambda h, _r, _s: h @ tf.random.stateless_normal((8, 8), (1, 2), dtype=h.dtype))
 
 

@@ -143,7 +143,7 @@ def loop(run: Any) -> None:
 
 
 class SumOverReplicas(keras.Sequential):
-    """Its evaluation counts every replica once more."""
+    """Model whose evaluation counts every replica once more."""
 
     def test_step(self, data: Any) -> Any:
         x, y = data

@@ -42,7 +42,7 @@ class Case(NamedTuple):
 
 def all_cases(folder: Path, seeds: int = SEEDS) -> list[Case]:
     """Every correct program under every strategy that it is correct under, in an order without a pattern."""
-    # A random program is one that nobody chose: each is worth one seed only.
+    # Random programs were not chosen by anybody, so each gets only one seed.
     found = [
         Case(program, strategy, 0) for program in random_programs(RANDOM_PROGRAMS) for strategy in program.strategies
     ]

@@ -24,7 +24,7 @@ def write(measured: dict[str, Any]) -> dict[str, Any]:
     numbers = joined(measured)
     text = json.dumps(numbers, indent=1, sort_keys=True) + "\n"
     NUMBERS.write_text(text, encoding="utf-8")
-    # From the text: the page must be the same whoever writes it from the file.
+    # From the text: the page must be the same for everybody who writes it from the file.
     PAGE.write_text(page(json.loads(text)), encoding="utf-8")
     return numbers
 

@@ -36,7 +36,7 @@ class Program:
     strategies: tuple[str, ...]
     """Names of the strategies under which it is correct with the installed TensorFlow and Keras."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """For ``check_training``."""
+    """Further arguments of ``check_training``."""
 
 
 SYNCHRONOUS = ("mirrored", "multi_worker_mirrored", "central_storage")

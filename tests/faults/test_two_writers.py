@@ -1,4 +1,4 @@
-"""Two ranks that save to one path are named so, whatever exception they race into, and also if they have luck."""
+"""Two ranks that save to one path are reported as such, after any exception of their race, and also without one."""
 
 from __future__ import annotations
 

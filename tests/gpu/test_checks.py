@@ -138,7 +138,7 @@ def test_the_figures_of_planted_bugs_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("one", CHECKS, ids=lambda one: str(one.name))
 def test_each_command_exists(one: Check, tmp_path: Path) -> None:
-    """Its files do, and its options, of programs that take seconds to import."""
+    """The files of each command exist, and so do its options in programs that take seconds to import."""
     _python, *words = one.command(tmp_path, 60.0)
     sources = {"tests.evaluation": "tests/evaluation/__main__.py", "pytest_ddl.cli": "pytest_ddl/commands/doctor.py"}
     if words[0] == "-c":

@@ -208,7 +208,7 @@ OPEN: Mapping[tuple[str, str], str] = {
     ("BatchRecord.fingerprints", "change everywhere"): "the same",
     ("StepRecord.own", ""): "of a step that one device did not take over, only the snapshot is compared",
 }
-"""The same for mutants that should not pass: the quantity is recorded and not compared. An entry is a known gap."""
+"""Reasons for mutants that pass but should not: the quantity is recorded and not compared. An entry is a known gap."""
 
 
 def explanation(kind: str, operator: str) -> str | None:

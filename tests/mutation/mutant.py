@@ -154,7 +154,7 @@ class Mutation:
     breaks: str
     """The invariant that must notice it."""
     causes: tuple[str, ...]
-    """Cause ids of which any is right."""
+    """Ids of causes; each of them is a right diagnosis."""
     in_reference: bool
     """True if one device runs the mistake too: it is a mistake with several replicas, and has no effect with one."""
     loops: tuple[str, ...]

@@ -111,7 +111,7 @@ def accumulator_is_reset_on_the_first_replica_alone(run, sin):
 
 
 def accumulator_is_never_reset(run, sin):
-    """On one device too: the second update takes the first one's gradients again."""
+    """The second update uses the first one's gradients again, also on one device."""
 
     def update(variables, accumulator):
         loops.descend(variables, loops.all_reduce(accumulator.take()))
@@ -216,7 +216,7 @@ def two_models_share_one_accumulation_counter(run, sin):
 
 
 def clip_and_decay_run_in_every_micro_step(run, sin):
-    """As Keras 3.4 did: what belongs to the update is done between updates too."""
+    """Operations of the update are done between updates too, as in Keras 3.4."""
     model = loops.linear_program(run)
     variables = list(model.trainable_variables)
     accumulator = Accumulator(run, variables)

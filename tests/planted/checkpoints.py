@@ -45,7 +45,7 @@ def weights_alone_are_saved(run, sin):
 
 
 def optimizer_is_restored_before_it_is_built(run, sin):
-    """Its variables are saved by position; before it is built there are two of them, and zip stops there."""
+    """The optimizer's variables are saved by position. Before it is built it has only two, so zip stops after these."""
     with run.strategy.scope():
         model = loops.perceptron()
         optimizer = keras.optimizers.Adam(0.05)
@@ -160,7 +160,7 @@ def data_skips_steps_instead_of_examples(run, sin):
 
 
 def fit_resumes_without_its_optimizer(run, sin):
-    """fit, saved by get_weights; rightly, with the optimizer's variables beside them."""
+    """fit, saved by get_weights. The right program saves the optimizer's variables too."""
     with run.strategy.scope():
         model = loops.perceptron()
         model.compile(keras.optimizers.Adam(0.05), "mse")

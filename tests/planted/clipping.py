@@ -10,7 +10,7 @@ from tests.planted.planted import REPLICAS, planted
 
 
 def _keras_clips(run, sin, clip, **settings):
-    """Keras 3 clips on the replica; rightly, what is summed is clipped, and handed on in equal parts."""
+    """Keras 3 clips on the replica. The right program clips the sum, and hands it on in equal parts."""
     make = lambda: keras.optimizers.SGD(0.1, **settings) if sin else keras.optimizers.SGD(0.1)  # noqa: E731
     model, optimizer = loops.keras_program(run, make)
 
@@ -109,7 +109,7 @@ def clipping_is_left_out_under_a_strategy(run, sin):
 
 
 def limit_grows_with_the_replicas(run, sin):
-    """By hand: the limit is multiplied by the replicas "because gradients are summed"."""
+    """Clipping by hand multiplies the limit by the number of replicas, "because gradients are summed"."""
     model = loops.linear_program(run)
     limit = 0.05 * (run.num_replicas if sin else 1)
 

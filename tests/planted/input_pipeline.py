@@ -11,7 +11,7 @@ from tests.planted.planted import planted
 
 
 def _train(run, data):
-    """On batches with ids, drawn by whatever the program made of them."""
+    """Train on batches with ids, from the data that the program made."""
     model, optimizer = loops.keras_program(run)
 
     def replica_step(batch):
@@ -95,7 +95,7 @@ def batch_is_divided_by_the_replicas_twice(run, sin):
 
 
 def data_is_sharded_twice(run, sin):
-    """By hand, and by experimental_distribute_dataset."""
+    """The program shards the data by hand, and experimental_distribute_dataset shards it again."""
     examples = loops.numbered_dataset(run, rows=48)
     if sin:
         examples = examples.shard(run.num_ranks, run.rank)

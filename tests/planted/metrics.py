@@ -173,7 +173,7 @@ def dictionary_of_metrics_is_not_reduced(run, sin):
 
 
 def peak_signal_to_noise_is_averaged_over_replicas(run, sin):
-    """Not a mean over examples: the peak and the logarithm are of the batch."""
+    """The metric is not a mean over examples: the peak and the logarithm are those of the batch."""
     model, optimizer = loops.keras_program(run)
 
     def replica_step(batch):

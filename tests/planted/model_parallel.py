@@ -49,7 +49,7 @@ def rule_comes_after_the_variables(run, sin):
 
 
 def loss_is_multiplied_by_the_mesh(run, sin):
-    """As if the devices of the axis "batch" were replicas that sum."""
+    """The loss is scaled as if the devices of the axis "batch" were replicas whose gradients are added up."""
     model, optimizer = loops.keras_program(run)
     scale = float(run.mesh.dim_size("batch")) if hasattr(run, "mesh") and sin else 1.0
     _train(run, model, optimizer, scale)

@@ -80,7 +80,7 @@ def weights_are_read_and_written_back(run, sin):
 
 
 def every_worker_iterates_over_all_data(run, sin):
-    """Workers have a pipeline each, and nobody shards; for data that is used once, steps take from one.
+    """Each worker has a pipeline of its own, without shards. For data that is used once, steps take from one pipeline.
 
     TensorFlow documents that all workers read the same data, so this is tolerated, and the report names it.
     """

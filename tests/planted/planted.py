@@ -23,7 +23,7 @@ class Planted:
     twin: Callable[[Any], None]
     """The same program without the sin."""
     causes: tuple[str, ...]
-    """Cause ids that name it rightly, best first."""
+    """Ids of causes that name it correctly, the best first."""
     symptom: str = "silent"
     strategies: tuple[str, ...] = REPLICAS
     """Variants under which it shows."""

@@ -80,7 +80,7 @@ def _own_part(run, noise):
 
 
 def augmentation_draws_alike_on_all_replicas(run, sin):
-    """Noise for the replica's examples from the step's seed; rightly, for the global batch, and shared out."""
+    """Noise for the replica's examples from the step's seed. The right program draws it for the global batch."""
     model, optimizer = loops.keras_program(run)
 
     def noise_of(x, number):

@@ -129,7 +129,7 @@ def one_worker_lacks_a_file(run, sin):
 
 
 def one_worker_is_killed(run, sin):
-    """For its memory, in the middle of training."""
+    """A worker is killed in the middle of training, as the system does when memory is used up."""
     model, optimizer = loops.keras_program(run)
 
     def replica_step(batch):

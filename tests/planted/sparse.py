@@ -63,7 +63,7 @@ def rows_are_added_up_without_their_ids(run, sin):
 
 
 def averaged_rows_are_handed_to_the_optimizer(run, sin):
-    """As above, with Keras, which adds up the slices once more, by their ids."""
+    """The mistake above with an optimizer of Keras, which adds up the slices once more, by their ids."""
     make = lambda: keras.Sequential(  # noqa: E731
         [
             keras.Input((2,), dtype="int32"),

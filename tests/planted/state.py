@@ -217,7 +217,7 @@ def squared_gradients_are_averaged_over_replicas(run, sin):
 
 
 def slot_is_written_by_every_replica(run, sin):
-    """As Nadam's momentum cache once was: the slot holds what its replica computed."""
+    """The slot holds the value that its replica computed, as Nadam's momentum cache once did."""
     model = loops.linear_program(run)
     variables = list(model.trainable_variables)
     moments = Momentum(run, variables).slots

@@ -29,7 +29,7 @@ def _data(run):
 
 
 def _transformer():
-    """Its attention layer has a Dropout of rate 0 inside, as every one of Keras does."""
+    """Return a model whose attention layer has a Dropout of rate 0 inside, like every attention layer of Keras."""
     source, target = (keras.Input((LENGTH,), dtype="int32") for _side in range(2))
     encoded, decoded = (
         keras.layers.Dropout(0.2)(keras.layers.Embedding(WORDS, SIZE, mask_zero=True)(words))
@@ -46,7 +46,7 @@ def _by_word(target, logits):
 
 
 def words_of_a_replica_are_averaged_behind_dropout(run, sin):
-    """Words of short sentences count more; rightly, each word of the global batch counts alike."""
+    """Words of short sentences count more. In the right program, each word of the global batch counts equally."""
     with run.strategy.scope():
         model, optimizer = _transformer(), keras.optimizers.SGD(0.1)
     run.watch(model=model, optimizer=optimizer)
@@ -65,7 +65,7 @@ def words_of_a_replica_are_averaged_behind_dropout(run, sin):
 
 
 def a_loss_of_fit_is_one_mean_over_words_behind_dropout(run, sin):
-    """As the published tutorial has it, and Keras does not scale a scalar; rightly, one loss for each sentence."""
+    """The loss is a scalar, as in the published tutorial, and Keras does not scale it. The right one is by sentence."""
 
     def masked_loss(target, logits):
         losses, valid = _by_word(target, logits)

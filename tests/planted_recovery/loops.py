@@ -195,7 +195,7 @@ def one_batch_is_left_out(run):
 
 
 def examples_are_skipped_instead_of_batches(run):
-    """As many examples are skipped as there were batches."""
+    """The number of skipped examples is the number of batches."""
     training = Training(run)
 
     def data_of(done):
@@ -268,7 +268,7 @@ def checkpoint_is_ignored_and_data_skipped(run):
 
 
 def optimizer_is_restored_before_it_is_built(run):
-    """Its variables are assigned by position; before it is built there are two, and zip stops there (row 4)."""
+    """The optimizer's variables are assigned by position. Before it is built it has two, so zip stops there (row 4)."""
     with run.strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)])
         optimizer = keras.optimizers.Adam(0.05)

@@ -65,7 +65,7 @@ class Growth:
     first: float
     """Bytes from the median of the first quarter of the samples to that of the second."""
     second: float
-    """The same from the third to the fourth quarter. Buffers and caches have been filled by then."""
+    """Bytes from the median of the third quarter to that of the fourth. Buffers and caches are full by then."""
     noise: float
     """Largest change between two neighboring samples of the second half. A single larger buffer changes no more than
     this. Of a leak, each quarter adds as many steps as it has samples."""

@@ -36,7 +36,7 @@ def test_right_kernels_are_right() -> None:
 def test_a_kernel_that_fails_without_an_error_is_found(
     function: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with a CUDA runtime of another version: the result is 0."""
+    """A kernel gives 0 without an error, for example with a CUDA runtime of another version."""
     import tensorflow as tf
 
     right = getattr(tf, function)

@@ -62,7 +62,7 @@ def in_rank() -> Callable[[str, Callable[[], Any]], list[Any]]:
 
 @pytest.fixture
 def ranks(records: Runner) -> Runner:
-    """The same for a program that must not fail."""
+    """Return a function that trains like ``records`` and returns the ranks, for a program that must not fail."""
 
     def run(name: str, train: Callable[..., Any], **given: Any) -> list[RankRecord]:
         found = records(name, train, **given)

@@ -1,4 +1,4 @@
-"""Count what a run costs a rank besides the program. Each function runs in a rank, outside of any training."""
+"""Count the costs of a run for a rank, without those of the program. Each function runs in a rank, outside a training."""
 
 from __future__ import annotations
 

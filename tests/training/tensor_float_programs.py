@@ -8,7 +8,7 @@ import tensorflow as tf
 from training_programs import make
 
 SWITCH = tf.config.experimental.enable_tensor_float_32_execution
-"""As a program has it that imported the function."""
+"""The function as a program has it that imported it by name."""
 
 
 def tensor_float_32_enabled() -> bool:

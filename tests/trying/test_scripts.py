@@ -1,4 +1,4 @@
-"""Scripts that nobody wrote for the plugin: right ones never fail, and broken ones fail with their cause."""
+"""Scripts that were not written for the plugin: right ones never fail, and broken ones fail with their cause."""
 
 from __future__ import annotations
 

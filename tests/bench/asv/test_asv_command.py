@@ -224,7 +224,7 @@ def test_other_files_than_those_of_the_commit_are_never_kept_as_its_result(
 def test_an_older_commit_is_measured_in_a_checkout_of_it(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the benchmarks of today, as asv does; what asv writes may be tracked."""
+    """The benchmarks of today measure the older commit, as asv does. Files that asv writes may be tracked."""
     init("train:train", Path())
     (repository / "train.py").write_text("def train(run): run\n")
     results = repository / ".asv" / "results" / "benchmarks.json"

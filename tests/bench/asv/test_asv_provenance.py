@@ -46,7 +46,7 @@ def strangers(tree: Path, name: str, file: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("site", ["elsewhere/site-packages", "project/.venv/lib/site-packages", "second-clone/python"])
 def test_a_copy_that_differs_is_a_stranger(tree: Path, site: str) -> None:
-    """Also one in an environment within the checkout."""
+    """A copy in an environment within the checkout is a stranger, too."""
     stale = write(tree.parent / site / "mypkg" / "train.py", "fast\n")
     assert strangers(tree, "mypkg.train", stale) == {"mypkg.train": stale}
 

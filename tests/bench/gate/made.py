@@ -1,4 +1,4 @@
-"""Launches of the gate that nobody measured, for tests of what is made of them."""
+"""Invented launches of the gate, for tests of the decisions that follow from them."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_program_that_runs_code_of_the_checkout_fails(
 def test_a_program_that_runs_an_installed_copy_fails(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its source is in a folder of the version that nothing is imported from: both sides would run the copy."""
+    """The source is in a folder of the version from which nothing is imported, so both sides would run the copy."""
     for folder in (root / "python" / "gate_package", tmp_path / "site-packages" / "gate_package"):
         folder.mkdir(parents=True)
         (folder / "__init__.py").write_text("TIMES = 1\n")

@@ -67,7 +67,7 @@ def test_hooks_of_the_repository_do_not_run(project: Path, tmp_path: Path) -> No
 
 
 def test_a_version_that_cannot_be_checked_out_is_told(project: Path, tmp_path: Path) -> None:
-    """As by a full disk, or a filter that is not installed."""
+    """A full disk, or a filter that is not installed, can prevent a checkout."""
     (project / ".gitattributes").write_text("train.py filter=gate\n")
     git(project, "add", "-A")
     git(project, "commit", "-qm", "filtered")

@@ -71,7 +71,7 @@ def partly(kept: float, repaired: int = 32) -> Callable[[int], float]:
 
 @pytest.mark.parametrize("kept", [0.05, 0.09, 0.15])
 def test_a_slowdown_that_was_repaired_in_part_stands(kept: float) -> None:
-    """Also of efficiency and the like, for which no creep is looked for."""
+    """A slowdown stands also for metrics such as efficiency, for which creeps are not searched."""
     kind = replace(THROUGHPUT, name="training.Dash.track_weak_scaling_efficiency")
     for one in (simulated(partly(kept), 0.01, 1), simulated(partly(kept), 0.01, 1, kind=THROUGHPUT)):
         for series in (one, replace(one, benchmark=kind)) if one.benchmark is THROUGHPUT else (one,):

@@ -14,7 +14,7 @@ from pytest_ddl.installing import install_line
 
 
 class FakeNvml:
-    """As much of ``pynvml`` as is called; counters, in mJ, are read one after the other."""
+    """The part of ``pynvml`` that is called; counters, in mJ, are read one after the other."""
 
     class NVMLError(Exception):
         pass

@@ -1,4 +1,4 @@
-"""Mistakes in the loss: what it is divided by, and what is reported."""
+"""Mistakes in the loss: a wrong divisor, and a wrong reported value."""
 
 from __future__ import annotations
 
