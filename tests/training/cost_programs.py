@@ -1,4 +1,4 @@
-"""Count the costs of a run for a rank, without those of the program. Each function runs in a rank, outside a training."""
+"""Count the costs of a run for a rank, without those of the program. Each function runs in a rank, outside training."""
 
 from __future__ import annotations
 
