@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pytest_ddl.definitions import lacks
+from pytest_ddl.definitions import absent, lacks
 from pytest_ddl.messages import did_you_mean
 
 
@@ -126,8 +126,7 @@ def module_of(name: str, file: Path) -> ModuleType:
 def _file(place: str) -> Path:
     file = Path(place)
     if not file.is_file():
-        here = [str(file.with_name(other.name)) for other in file.parent.glob("*.py")] if file.parent.is_dir() else []
-        raise TargetError(f"there is no file {place!r}{did_you_mean(place, here)}")
+        raise TargetError(absent(file, ".py"))
     return file
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_ddl.definitions import absent
+
 
 def bodies_of(nodes: Iterable[ast.AST]) -> Mapping[str, set[str]]:
     """Return the names that each function and class in the code mentions, by its own name."""
@@ -86,6 +88,8 @@ class Script:
 
         :raises SourceError: if the file does not exist, is no notebook, or is not valid Python.
         """
+        if not path.exists():
+            raise ScriptError(absent(path, ".py", ".ipynb"))
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

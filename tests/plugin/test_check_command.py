@@ -103,6 +103,13 @@ def test_a_wrong_name_is_one_line_before_anything_runs(project: Any, arguments: 
     assert result.stdout == ""
 
 
+def test_a_test_is_no_training_function(project: Any) -> None:
+    (project.folder / "test_it.py").write_text("def test_it(ddl_equivalence):\n    ddl_equivalence(train)\n")
+    result = call(project.folder, "check", "test_it.py:test_it")
+    assert result.returncode == 4
+    assert "test_it is a test, because it takes ddl_equivalence. Run it with `pytest test_it.py::" in result.stderr
+
+
 @pytest.mark.parametrize("option", ["--steps=0", "--global-batch-size=many", "--timeout=-1", "--expect=a:b:c="])
 def test_a_wrong_value_is_refused(project: Any, option: str) -> None:
     result = call(project.folder, "check", "train:right", option)

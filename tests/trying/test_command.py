@@ -19,7 +19,7 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["none.py"], "none.py cannot be read"),
+        (["none.py"], "there is no file 'none.py'"),
         (["script.txt"], "neither a Python script"),
         (["script.py", "--data=none"], "--data=none does not exist"),
     ],
