@@ -132,6 +132,10 @@ class Calls:
             given["x"] = x.take(most * epochs)
         validation = given.get("validation_data")
         if validation is not None:
+            if hasattr(validation, "unbatch"):
+                validation = _joined(validation, self.joined)
+            elif given.get("validation_batch_size"):
+                given["validation_batch_size"] *= self.joined
             most = min(self.batches, given.get("validation_steps") or self.batches)
             rows = most * (given.get("validation_batch_size") or size)
             several = type(validation) is tuple

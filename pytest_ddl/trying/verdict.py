@@ -45,7 +45,7 @@ _SAME_BATCHES = (
     "number of replicas: make the global batch size BATCH_PER_REPLICA * strategy.num_replicas_in_sync, or leave the "
     "number out here"
 )
-_RATE = "Such a rate is usual if the global batch grows as much. Whether it trains as well was not compared"
+_NOT_COMPARED = "This is usual if the global batch grows as much. Whether it trains as well was not compared"
 _LEFT_OPEN = f"{'left open:':<13}"
 _SLOW = "the script did not end in time on one device. Give it more time (--timeout=SECONDS) or less work (--steps=1)"
 
@@ -162,8 +162,8 @@ def _shared_count(
     One device runs with its own number, too. Its batches may then be smaller, so a second run joins them. Only code
     that may use the number for something else is asked about.
 
-    :return: a line for the output if only a learning rate grows with the global batch; empty if nothing does.
-    :raises UndecidedError: if one device trains in another way, and that is not a learning rate beside a batch.
+    :return: a line for the output if more than the batch grows with the number, such as a learning rate; else empty.
+    :raises UndecidedError: if one device trains in another way, and the batch does not grow or the use is no product.
     """
     told = _told_lines(script, report)
     bare = line_with_bare_count(script.source.code, told)
@@ -179,12 +179,14 @@ def _shared_count(
         raise UndecidedError(f"{place}: {_SAME_BATCHES}")
     if _under(compare, replace(script, meaning=Meaning.NOTHING), arguments) is not None:
         return ""
-    if bare is not None or before[1] == after[1]:
+    if bare is not None:
         raise UndecidedError(f"{place}: {_SHARED}")
+    short = f"{Path(script.source.file).name}:{line}"
+    if before[1] == after[1]:
+        return f"what {short} computes from the number of replicas is equal in both runs. {_NOT_COMPARED}"
     rates = (", ".join(f"{rate:.6g}" for rate in rates) for rates in (before[1], after[1]))
-    return "the learning rate follows the number of replicas ({}): {} in both runs, {} on one device alone. {}".format(
-        f"{Path(script.source.file).name}:{line}", *rates, _RATE
-    )
+    text = "the learning rate follows the number of replicas ({}): {} in both runs, {} on one device alone. {}"
+    return text.format(short, *rates, _NOT_COMPARED)
 
 
 def _first_step(report: Report) -> tuple[int | None, tuple[float, ...]]:

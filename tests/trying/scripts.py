@@ -123,6 +123,27 @@ with strategy.scope():
 model.fit(x, x[:, :1], batch_size=8)
 """
 
+RATE_OF_REPLICAS = """
+import numpy as np
+import tensorflow as tf
+
+strategy = tf.distribute.MirroredStrategy()
+BATCH = 4 * strategy.num_replicas_in_sync
+
+
+def rate(epoch):
+    top = 0.01 * strategy.num_replicas_in_sync
+    return 0.001 if epoch < 1 else top
+
+
+x = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(BATCH)
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+model.fit(data, validation_data=data, epochs=3, callbacks=[tf.keras.callbacks.LearningRateScheduler(rate)])
+"""
+
 CONSTANT_DATA = OF_KAGGLE.replace("x = np.random.default_rng(0).normal(size=(64, 3))", "x = np.ones((64, 3))")
 
 OWN_LOOP_WITHOUT_STRATEGY = """

@@ -44,12 +44,22 @@ def cause_of(path: Path, code: str, compare: pytest_ddl.Equivalence) -> str | No
     [
         "FIT", "NO_STRATEGY", "LOOP", "FROM_FUNCTION", "TWO_WORKERS", "OWN_ITERATOR", "EAGER", "COORDINATOR_LOOP",
         "OWN_DEFAULT", "RESTORES", "UNEVEN_FROM_FUNCTION", "METRIC_BEFORE_LOSS", "INNER_STEPS", "OF_KAGGLE", "CLEARED",
-        "EPOCHS_IN_A_FUNCTION", "COUNTED", "AUGMENTED", "AUGMENTED_BY_LAYERS",
+        "EPOCHS_IN_A_FUNCTION", "COUNTED", "AUGMENTED", "AUGMENTED_BY_LAYERS", "RATE_OF_REPLICAS",
     ],
 )  # fmt: skip
 def test_a_right_script_passes(name: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
     found = tried(tmp_path / "script.py", getattr(scripts, name), ddl_equivalence)
     assert found[-1].split() == ["compared:", "2", "step(s)"]
+
+
+@pytest.mark.nightly
+def test_a_rate_that_grows_without_the_batch_is_undecided(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    code = scripts.RATE_OF_REPLICAS.replace("BATCH = 4 * strategy.num_replicas_in_sync", "BATCH = 8")
+    code = code.replace("0.001 if epoch < 1 else top", "top")
+    with pytest.raises(UndecidedError, match=r"script\.py:10: .*no batch grows with it"):
+        tried(tmp_path / "script.py", code, ddl_equivalence)
 
 
 @pytest.mark.nightly

@@ -96,9 +96,18 @@ def test_a_number_that_changes_nothing_is_not_named(verdict: str, tmp_path: Path
     assert "left open" not in decided(tmp_path, RATES, **reports)
 
 
-@pytest.mark.parametrize(("examples", "says"), [(8, "no batch grows with it"), (4, "computes something else")])
-def test_another_number_in_the_arithmetic_is_undecided(examples: int, says: str, tmp_path: Path) -> None:
-    rate = 0.1 if examples == 8 else 0.2
-    reports = {"OWN": one_device("fail", examples, rate), "NOTHING": one_device("fail", 8, rate)}
+def test_another_product_beside_a_batch_is_named(tmp_path: Path) -> None:
+    reports = {"OWN": one_device("fail", 4, 0.2), "NOTHING": one_device("fail", 8, 0.2)}
+    text = decided(tmp_path, RATES, BATCHES=one_device("pass", 8, 0.2), **reports)
+    assert "left open:    what script.py:2 computes from the number of replicas is equal in both runs" in text
+
+
+@pytest.mark.parametrize(
+    ("code", "examples", "says"),
+    [(RATES, 8, "no batch grows with it"), (RATES.replace("*", "/"), 4, "computes something else")],
+    ids=["fixed batch", "quotient"],
+)
+def test_another_number_in_the_arithmetic_is_undecided(code: str, examples: int, says: str, tmp_path: Path) -> None:
+    reports = {"OWN": one_device("fail", examples, 0.1), "NOTHING": one_device("fail", 8, 0.1)}
     with pytest.raises(UndecidedError, match=rf"script\.py:2: .*{says}"):
-        decided(tmp_path, RATES, BATCHES=one_device("pass", 8, 0.2), **reports)
+        decided(tmp_path, code, BATCHES=one_device("pass", 8, 0.2), **reports)
