@@ -266,3 +266,11 @@ def test_layers_count_only_if_they_can_draw_unseen(settings: dict[str, Any], obs
 def test_what_can_be_switched_off_is_known_by_the_causes() -> None:
     known = {cause.gone_without for cause in CAUSES.values()}
     assert known == {"", neutral.RANDOM, neutral.NORMALIZATION}
+
+
+def test_a_repeated_run_out_of_time_says_what_to_set() -> None:
+    first, second = _quiet()
+    late = ErrorRecord("deadline", "deadline exceeded", "", 0)
+    ranks = tuple(replace(rank, error=late) for rank in first.ranks)
+    (reason,) = _probed(_plain(), (replace(first, ranks=ranks), second)).inconclusive
+    assert "set a longer timeout=" in reason

@@ -21,6 +21,7 @@ from pytest_ddl.equivalence.probes.placing import moved, places_of, same_example
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.equivalence.verdict.judge import concluded_from
 from pytest_ddl.equivalence.verdict.report import Report
+from pytest_ddl.hints import Hint
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import DrawRecord, LayerRecord, TrainingRecord, VariableKind
 from pytest_ddl.training.neutral import IN_ORDER, NORMALIZATION, RANDOM
@@ -269,7 +270,8 @@ def _refusal(report: Report, again: Report, places: Places | None) -> str | None
         ]
         if record.errors and not ends_alike:
             error = record.errors[0][1]
-            return f"{error.type} {where} after step {error.step}: {error.message}"
+            more = f": if the machine is slow, set a longer {Hint.TIMEOUT}" if error.type == "deadline" else ""
+            return f"{error.type} {where} after step {error.step}: {error.message}{more}"
         notes = [note for rank in record.ranks for note in rank.notes if note.kind is NoteKind.NOT_REPLACED]
         if notes:
             return f"{notes[0]} could not be given other numbers {where}"
