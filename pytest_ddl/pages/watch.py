@@ -93,15 +93,18 @@ def _facts_of(report: Any) -> Iterator[Facts]:
 
 
 def annotate(terminalreporter: Any) -> None:
-    """Print an annotation for each failed comparison of a test that failed."""
+    """Print an annotation for each failed comparison of a failed test, and add them to the summary of the step."""
     root = terminalreporter.config.rootpath
     reports = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
-    lines = [
-        annotation(facts, root, report.location) for report in reports for facts in _facts_of(report) if facts.failed
-    ]
-    for line in dict.fromkeys(lines):
+    failed = [(report, facts) for report in reports for facts in _facts_of(report) if facts.failed]
+    for line in dict.fromkeys(annotation(facts, root, report.location) for report, facts in failed):
         terminalreporter.ensure_newline()
         terminalreporter.write_line(line)
+    cells = ((facts.test, facts.headline, facts.fix or "") for _report, facts in failed)
+    rows = dict.fromkeys(" | ".join(" ".join(cell.replace("|", r"\|").split()) for cell in row) for row in cells)
+    if rows:
+        lines = ["| test | what differs | fix |", "| --- | --- | --- |", *(f"| {row} |" for row in rows)]
+        github.append_summary("\n".join([*lines, ""]))
 
 
 class PageWatch:

@@ -166,8 +166,12 @@ def test_a_run_without_failures_writes_only_an_index(right: Project) -> None:
 
 def test_without_the_option_nothing_is_written_and_github_still_gets_annotations(tmp_path: Path) -> None:
     project = project_of(tmp_path, TESTS)
-    done = project.run(NO_CLUSTER, "-k", "scaled", GITHUB_ACTIONS="true")
+    summary = tmp_path / "summary.md"
+    done = project.run(NO_CLUSTER, "-k", "scaled", GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
     assert done.returncode == 1, done.stdout + done.stderr
+    head, _line, row = summary.read_text().splitlines()
+    assert head == "| test | what differs | fix |"
+    assert "gradient-scaled-by-replica-count" in row
     assert not list(tmp_path.glob("**/*.html"))
     assert done.stdout.count("::error ") == 1
     assert "ddl report" not in done.stdout
