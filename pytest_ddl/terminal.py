@@ -33,9 +33,9 @@ EXPECTED_END = "ddl_expected_end"
 _QUIET = 30.0
 """Seconds after which a log says what a comparison does."""
 KNOWN_BEHAVIOR = "ddl_known"
+"""Name of a report property that holds the id of a known behavior of a framework, which a comparison met."""
 NOT_COMPARED = "ddl_not_compared"
 """Property with the id of a known behavior that ended a run before anything could be compared."""
-"""Name of a report property that holds the id of a known behavior of a framework, which a comparison met."""
 
 
 # ----- what runs now -----
