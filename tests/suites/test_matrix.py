@@ -319,6 +319,9 @@ def test_runs_that_leave_out_what_was_settled_give_one_cell():
     other = [*rest[:-1], {**end, "versions": {"tensorflow": "2.20.0", "keras": "3.15.1"}}]
     assert results.of_runs(ON_A_GPU, "core", [cut, other]).reason == "the run ended with tensorflow 2.20.0"
     assert results.of_runs(ON_A_GPU, "core", []).outcome == "error"
+    nothing = [{"left_out": [["a.py::test", line()["variant"]]]}, {**end, "exit": 5}]
+    assert results.of_runs(ON_A_GPU, "core", [cut, rest, nothing]) == whole
+    assert results.of_runs(ON_A_GPU, "core", [nothing]).outcome == "error"
 
 
 def test_a_cell_on_a_gpu_has_a_column_and_is_not_the_newest_cell():
