@@ -80,6 +80,22 @@ def test_energy_of_a_step() -> None:
     assert costs.joules_per_example(found) == 1 / 32
 
 
+@pytest.mark.parametrize(("hosts", "whole"), [(("a", "a"), True), (("a", "b"), False)])
+def test_energy_that_the_first_rank_reads_is_that_of_its_host(hosts: tuple[str, str], whole: bool) -> None:
+    """All ranks of one machine share its counters, and no rank reads those of another host."""
+    read, other = EnergyReading(400.0, 20.0, "nvml: 2 GPUs"), EnergyReading(None, reason="rank 0 reads the energy")
+    ranks = tuple(
+        RankTiming(number, f"worker {number}", (0.1,) * 10, 1.0, 2.0, 0.0, 2**20, energy=energy, host=host)
+        for number, (host, energy) in enumerate(zip(hosts, (read, other), strict=True))
+    )
+    found = launch("multi_worker_mirrored", 0.1, 2, 64, ranks=ranks)
+    if whole:
+        assert costs.energy_per_step(found) > 0
+    else:
+        with pytest.raises(NoNumberError, match="nvml: 2 GPUs is the energy of one of 2 hosts"):
+            costs.energy_per_step(found)
+
+
 def test_energy_is_of_the_steps_that_were_taken() -> None:
     counters = Counters(steady_steps=400)
     found = launch("mirrored", 0.1, energy=EnergyReading(400.0, 20.0, "nvml: 1 GPU"), counters=counters)

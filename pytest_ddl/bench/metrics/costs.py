@@ -73,7 +73,8 @@ def energy_per_step(launch: Launch) -> float:
 
     :formula: joules of the window / steps in it
     :source: MLPerf power rules; NVML, RAPL
-    :raises NoNumberError: if no energy was read; it gives the meter's reason.
+    :raises NoNumberError: if no energy was read; it gives the meter's reason. Also if the ranks are on several hosts,
+        because only the first rank reads the counters of its own host.
     """
     return _joules(launch) / _steps(launch)
 
@@ -132,6 +133,9 @@ def _steps(launch: Launch) -> int:
 
 def _joules(launch: Launch) -> float:
     reading = next((rank.energy for rank in launch.ranks if rank.energy.joules is not None), None)
+    hosts = len(set(launch.hosts))
+    if hosts > 1 and reading is not None:
+        raise NoNumberError(f"{reading.source} is the energy of one of {hosts} hosts: measure it on one host")
     if reading is not None and reading.joules is not None:
         if reading.joules > 0:
             return reading.joules
