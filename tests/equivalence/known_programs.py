@@ -136,7 +136,8 @@ def shared_counts_of_positives(run: Any, factor: float = 1.0) -> None:
     x, _y = _arrays()
     with run.strategy.scope():
         model = keras.Sequential([keras.Input((FEATURES,)), LAYERS.Dense(1, activation="sigmoid")])
-        metrics = [keras.metrics.Precision(), keras.metrics.Recall(), Area(factor)]
+        metrics = [keras.metrics.Precision(thresholds=[0.3, 0.6]), keras.metrics.Recall(), Area(factor)]
+        metrics += [keras.metrics.AUC(curve="PR", name="under_precision"), keras.metrics.PrecisionAtRecall(0.5)]
         model.compile(keras.optimizers.SGD(0.05), "mse", metrics=metrics)
     run.watch(model=model)
     run.fit(model, _set(run, x, (x[:, :1] > 0).astype("float32")), epochs=2)

@@ -228,8 +228,12 @@ class Tolerance:
 
     @property
     def far(self) -> tuple[TrainingRecord, ...]:
-        """Runs that show how a count jumps within rounding: it stands still if only an ulp moves its inputs."""
-        return self._slices.far if self._slices is not None else ()
+        """Runs that show how a count jumps within rounding: it stands still if only an ulp moves its inputs.
+
+        One that ended early, for example at the deadline, shows nothing.
+        """
+        found = self._slices.far if self._slices is not None else ()
+        return tuple(run for run in found if run.num_steps >= self.reference.num_steps)
 
     @property
     def equal_parts(self) -> TrainingRecord | None:

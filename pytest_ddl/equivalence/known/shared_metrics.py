@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -15,14 +14,11 @@ from pytest_ddl.equivalence.evidence.metric_state import Pair, combined, grown, 
 from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.results import Returned, returned
 from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.known.shown_metrics import shown
 from pytest_ddl.records import TrainingRecord
 
 _CLOSE = {"float64": 1e-9, "float32": 1e-3}
 """Dtype -> relative error of a state that was multiplied in every step. A defect changes it by much more."""
-
-_TINY = float(np.finfo(np.float64).tiny)
-_PRECISION, _RECALL = ("true_positives", "false_positives"), ("true_positives", "false_negatives")
-_FALL_OUT = ("false_positives", "true_negatives")
 
 
 def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
@@ -38,7 +34,7 @@ def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
         return False
     evaluated = _of_evaluations(finding, distributed)
     if evaluated:
-        given = list(_means_of_evaluations(reference, distributed.num_replicas))
+        given = list(_shown_by_evaluations(reference, distributed.num_replicas))
         return all(any(_is_close(np.asarray(value), *mean) for mean in given) for value in evaluated)
     if not finding.step:
         return False
@@ -55,14 +51,14 @@ def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
     if finding.variable in {pair.theirs.name for pair in watched}:
         return True
     dtype = watched[0].theirs.dtype if watched else ""
-    possible = {step: [*_means(reference, distributed, step), *_rates(reference, distributed, step)] for step in steps}
+    possible = {step: _shown_by_state(reference, distributed, step) for step in steps}
     every = [mean for found in possible.values() for mean in found]
-    shown = [
+    numbers = [
         (value, possible[step] if step is not None else every)
         for step, value in _shown(finding, distributed)
         if (step is None and wrong is None) or step in possible
     ]
-    return bool(shown) and all(any(_is_close(np.asarray(v), one, dtype) for one in among) for v, among in shown)
+    return bool(numbers) and all(any(_is_close(np.asarray(v), one, dtype) for one in among) for v, among in numbers)
 
 
 def _grows(
@@ -117,55 +113,35 @@ def _is_of_evaluation(result: Returned) -> bool:
     return result.kind == "evaluate" or (result.kind == "fit" and result.name.split("/")[-1].startswith("val_"))
 
 
-def _means_of_evaluations(reference: TrainingRecord, replicas: int) -> Iterator[tuple[Float, str]]:
-    """Yield the means, with their types, that evaluations give if every batch sums the state of metrics again."""
+def _shown_by_evaluations(reference: TrainingRecord, replicas: int) -> Iterator[tuple[Float, str]]:
+    """Yield the numbers, with their types, that evaluations give if every batch sums the state of metrics again."""
     for rank in reference.ranks:
         for names, states in rank.facts.get("evaluated", ()):
             histories = [[np.zeros_like(values[0]), *values] for values in zip(*states, strict=True)]
-            for (name, totals), (other, counts) in pairwise(zip(names, histories, strict=True)):
-                if not (name.endswith("total") and other.endswith("count")):
-                    continue
-                total, count = grown(totals, replicas), grown(counts, replicas)
-                if total is not None and count is not None and total.shape == count.shape == () and count:
-                    yield np.asarray(total / count), totals[-1].dtype.name
+            found = [(name, grown(values, replicas)) for name, values in zip(names, histories, strict=True)]
+            dtype = histories[0][-1].dtype.name if histories else ""
+            yield from ((value, dtype) for metric in _by_metric(found) for value in shown(metric))
 
 
-def _means(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> Iterator[Float]:
-    """Yield the means that the predicted state gives after a step."""
-    for mean in means(reference, distributed):
-        total, count = (
-            growth(reference, pair.ours.index, step, distributed.num_replicas) for pair in (mean.total, mean.count)
-        )
-        if total is not None and count is not None and total.shape == count.shape == () and count:
-            yield np.asarray(total / count)
+def _shown_by_state(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> list[Float]:
+    """Return what metrics show after a step if their state is the predicted one."""
+    found = [
+        (pair.theirs.name, growth(reference, pair.ours.index, step, distributed.num_replicas))
+        for pair in pairs(reference, distributed)
+    ]
+    return [value for states in _by_metric(found) for value in shown(states)]
 
 
-def _rates(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> Iterator[Float]:
-    """Yield what metrics of true and false positives and negatives show if their state is the predicted one."""
-    found: dict[str, dict[str, Float]] = {}
-    for pair in pairs(reference, distributed):
-        metric, _, name = pair.theirs.name.rpartition("/")
-        value = growth(reference, pair.ours.index, step, distributed.num_replicas)
+def _by_metric(found: Sequence[tuple[str, Float | None]]) -> list[dict[str, Float]]:
+    """Divide the states of all metrics, in their order, into those of each. Several metrics may have one name."""
+    metrics: list[tuple[str, dict[str, Float]]] = []
+    for path, value in found:
+        metric, _, name = path.rpartition("/")
+        if not metrics or metrics[-1][0] != metric or name in metrics[-1][1]:
+            metrics.append((metric, {}))
         if value is not None:
-            found.setdefault(metric, {})[name] = value
-    for states in found.values():
-        if set(states) <= {"true_positives", "true_negatives", "false_positives", "false_negatives"}:
-            yield from _of_positives(states)
-
-
-def _of_positives(states: Mapping[str, Float]) -> Iterator[Float]:
-    """Yield precision, recall or the area under the ROC curve, whichever has these states."""
-    shares = {
-        names: states[names[0]] / np.maximum(states[names[0]] + states[names[1]], _TINY)
-        for names in (_PRECISION, _RECALL, _FALL_OUT)
-        if set(names) <= set(states)
-    }
-    if len(states) == 4:
-        height, width = shares[_RECALL], shares[_FALL_OUT]
-        if height.ndim == 1:
-            yield np.asarray(np.sum((width[:-1] - width[1:]) * (height[:-1] + height[1:]) / 2.0))
-    elif len(states) == 2:
-        yield from (np.asarray(share[0]) for share in shares.values() if share.shape == (1,))
+            metrics[-1][1][name] = value
+    return [states for _metric, states in metrics]
 
 
 def _is_close(actual: Float | None, predicted: Float | None, dtype: str) -> bool:

@@ -1,0 +1,49 @@
+"""Numbers that are computed from the state of a metric are those that Keras computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+
+from pytest_ddl.equivalence.known.shown_metrics import shown
+
+METRICS = keras.metrics
+LABELS = {"multi_label": True, "num_labels": 3}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(
+            lambda curve=curve, method=method, labels=labels: METRICS.AUC(9, curve, method, **labels)
+            for curve in ("ROC", "PR")
+            for method in ("interpolation", "minoring", "majoring")
+            for labels in ({}, LABELS)
+        ),
+        METRICS.Precision,
+        lambda: METRICS.Precision(thresholds=[0.2, 0.7]),
+        lambda: METRICS.Recall(thresholds=[0.2, 0.7]),
+        lambda: METRICS.FalsePositives(thresholds=[0.2, 0.7]),
+        METRICS.TrueNegatives,
+        lambda: METRICS.SensitivityAtSpecificity(0.5),
+        lambda: METRICS.SpecificityAtSensitivity(0.6),
+        lambda: METRICS.PrecisionAtRecall(0.5),
+        lambda: METRICS.RecallAtPrecision(0.5),
+        METRICS.RootMeanSquaredError,
+        METRICS.MeanAbsoluteError,
+        *(lambda average=average: METRICS.F1Score(average=average) for average in (None, "macro", "micro", "weighted")),
+    ],
+)
+def test_the_number_is_that_of_keras(make: Callable[[], keras.Metric]) -> None:
+    random, metric = np.random.default_rng(0), make()
+    labels = 3 if getattr(metric, "multi_label", False) or isinstance(metric, METRICS.F1Score) else 1
+    for _update in range(3):
+        truth = (random.random((16, labels)) > 0.4).astype("float32")
+        metric.update_state(truth, np.clip(0.3 * truth + 0.8 * random.random((16, labels)), 0, 1).astype("float32"))
+        states = {one.path.rpartition("/")[2]: np.asarray(one.value, np.float64) for one in metric.variables}
+        possible = np.array([float(number) for number in shown(states)])
+        for number in np.ravel(np.asarray(metric.result(), np.float64)):
+            assert np.min(np.abs(possible - number)) <= 1e-6
