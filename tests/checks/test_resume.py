@@ -271,3 +271,29 @@ def test_states_of_generators_of_both_attempts_are_joined() -> None:
     rank = reference.ranks[0]
     first, second = (replace(rank, facts={"generators": {step: (f"{step}",)}}) for step in (1, 2))
     assert joined(first, second, 1).facts["generators"] == {1: ("1",), 2: ("2",)}
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        {"unwatched": ["head/kernel"]},
+        {"own_strategies": [{"type": "MirroredStrategy", "replicas": 1, "used": True}]},
+        {"draws_unseen": {3: ("RandomUniform", (4,))}},
+        {"drew_unseen": True},
+        {"shards": [(2, 0)]},
+    ],
+)
+def test_what_the_interrupted_attempt_left_open_stays_open(fact: dict[str, object]) -> None:
+    first, second = (replace(simulate(PROGRAM).ranks[0], facts=facts) for facts in (fact, {"takes_more": False}))
+    for facts in (joined(first, second, AFTER).facts, joined(second, first, AFTER).facts):
+        assert {name: facts[name] for name in fact} == fact  # type: ignore[literal-required]
+    assert joined(first, second, AFTER).facts["takes_more"] is False
+
+
+def test_a_weight_that_only_the_interrupted_attempt_trained_unwatched_is_no_pass() -> None:
+    reference, distributed = interrupted()
+    assert judge(reference, distributed).verdict == "pass"
+    open_ = [replace(rank, facts={**rank.facts, "unwatched": ["head/kernel"]}) for rank in distributed.ranks]
+    ranks = tuple(joined(one, rank, AFTER) for one, rank in zip(open_, distributed.ranks, strict=True))
+    ranks = tuple(replace(rank, steps=one.steps, resumed=one.resumed) for rank, one in zip(ranks, open_, strict=True))
+    assert judge(reference, replace(distributed, ranks=ranks)).verdict == "inconclusive"

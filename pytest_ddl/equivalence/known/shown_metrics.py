@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +22,14 @@ def shown(states: Mapping[str, Float]) -> Iterator[Float]:
 
     :param states: name of a variable, without that of its metric -> its value.
     """
+    yield from (np.asarray(number, np.float64) for number in _numbers(states))
+
+
+def _numbers(states: Mapping[str, Float]) -> Iterator[Any]:
     names = set(states)
     if names == {"total", "count"} and states["total"].shape == states["count"].shape == () and states["count"]:
         mean = states["total"] / states["count"]
-        yield np.asarray(mean)
+        yield mean
         yield np.sqrt(np.maximum(mean, 0.0))  # RootMeanSquaredError
     elif names == {"accumulator"}:
         yield from np.ravel(states["accumulator"])
@@ -43,7 +48,7 @@ def _share(part: Float, rest: Float) -> Float:
     return np.divide(part, whole, out=np.zeros_like(whole), where=whole != 0)
 
 
-def _areas(states: Mapping[str, Float]) -> Iterator[Float]:
+def _areas(states: Mapping[str, Float]) -> Iterator[Any]:
     """Yield the areas under the curves that ``AUC`` knows; of several labels, their mean."""
     tp, tn, fp, fn = (
         states[name] for name in ("true_positives", "true_negatives", "false_positives", "false_negatives")
@@ -76,7 +81,7 @@ def _interpolated(tp: Float, fp: Float, fn: Float) -> Float:
     )
 
 
-def _best(states: Mapping[str, Float]) -> Iterator[Float]:
+def _best(states: Mapping[str, Float]) -> Iterator[Any]:
     """Yield the largest value of one rate for each lower limit of another, as ``PrecisionAtRecall`` shows."""
     tp, tn, fp, fn = (
         states[name] for name in ("true_positives", "true_negatives", "false_positives", "false_negatives")
@@ -87,7 +92,7 @@ def _best(states: Mapping[str, Float]) -> Iterator[Float]:
             yield from {np.max(rate[limited >= limit]) for limit in set(limited)}
 
 
-def _scores(states: Mapping[str, Float]) -> Iterator[Float]:
+def _scores(states: Mapping[str, Float]) -> Iterator[Any]:
     """Yield what ``F1Score`` shows: a number for each label, their mean, and their mean weighted by examples."""
     tp, weights = states["true_positives"], states["intermediate_weights"]
     precision = tp / (tp + states["false_positives"] + _EPSILON)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from pytest_ddl.records import RankRecord, Snapshot, VariableRecord
 from pytest_ddl.run_facts import CallSite, RunFacts
@@ -18,6 +18,7 @@ def joined(first: RankRecord, second: RankRecord, step: int) -> RankRecord:
 
     :param first: an attempt, or several joined ones, interrupted after ``step``.
     """
+    facts = _facts(first, second)
     places = _places(first.variables, second.variables)
     if places is not None:
         second = _moved(second, first.variables, places)
@@ -30,23 +31,34 @@ def joined(first: RankRecord, second: RankRecord, step: int) -> RankRecord:
         resumed=resumed,
         writes=(*first.writes, *second.writes),
         notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
-        facts={**second.facts, **_call_sites(first, second), **_generators(first, second)},
+        facts=facts,
     )
 
 
-def _call_sites(first: RankRecord, second: RankRecord) -> RunFacts:
-    """Return the calls of both attempts. A loop that ran before the interruption need not run after it."""
-    found: dict[CallSite, bool] = {}
-    for rank in (first, second):
-        for site, ran in rank.facts.get("call_sites", {}).items():
-            found[site] = found.get(site, False) or ran
-    return {"call_sites": found} if found else {}
+_LISTS = ("own_strategies", "unmatched_layout_rules", "unwatched", "unseeded", "shards")
+_BY_KEY = ("draws_unseen", "generators", "overwritten", "rewritten", "fitted")
+_EITHER = ("tf_config", "device", "not_deterministic", "drew_unseen", "data_of_workers", "trains_on_batches")
+"""Facts of either attempt that hold for both together. The others say how a run began or ended: those of the last."""
 
 
-def _generators(first: RankRecord, second: RankRecord) -> RunFacts:
-    """Return the states of the random generators after the steps of both attempts."""
-    found = {**first.facts.get("generators", {}), **second.facts.get("generators", {})}
-    return {"generators": found} if found else {}
+def _facts(first: RankRecord, second: RankRecord) -> RunFacts:
+    """Return the facts of both attempts. What one of them left open stays open, whatever the other did."""
+    ours, theirs = cast("dict[str, Any]", first.facts), cast("dict[str, Any]", second.facts)
+    both: dict[str, Any] = {}
+    for name in _LISTS:
+        found = [one for facts in (ours, theirs) for one in facts.get(name, ())]
+        both[name] = [one for at, one in enumerate(found) if one not in found[:at]]
+    for name in _BY_KEY:
+        both[name] = {**ours.get(name, {}), **theirs.get(name, {})}
+    for name in _EITHER:
+        both[name] = ours.get(name) or theirs.get(name)
+    sites: dict[CallSite, bool] = {}
+    for facts in (ours, theirs):
+        for site, ran in facts.get("call_sites", {}).items():
+            # A loop that ran before the interruption need not run after it.
+            sites[site] = sites.get(site, False) or ran
+    both["call_sites"] = sites
+    return cast("RunFacts", {**theirs, **{name: fact for name, fact in both.items() if fact}})
 
 
 def _places(first: tuple[VariableRecord, ...], second: tuple[VariableRecord, ...]) -> dict[int, int] | None:
