@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 
 import numpy as np
@@ -10,6 +11,9 @@ import pytest
 from pytest_ddl import current_rank, current_strategy
 from suites.linear import COPY_WARNING, check_weights, in_float64, linear, one_layer
 from suites.models.linear import BOUND, START, data, gradient, losses, train
+from suites.pairwise import pairwise
+from suites.parameters.spaces import Wrong
+from suites.running import replicas_of
 
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(COPY_WARNING)]
 
@@ -205,6 +209,20 @@ def test_a_model_has_its_weights_back(method, ddl_strategy):
     check_weights(ddl_strategy, model, second)
 
 
+@pytest.fixture
+def scalar_summaries(monkeypatch):
+    """Let TensorFlow write scalars without the package tensorboard, which only adds the kind of a summary."""
+    import tensorflow as tf
+
+    def scalar(name, data, step=None, description=None):
+        kind = tf.compat.v1.SummaryMetadata(plugin_data={"plugin_name": "scalars"})
+        return tf.summary.write(name, tf.cast(data, "float32"), step, kind)
+
+    if importlib.util.find_spec("tensorboard") is None:
+        for module in (importlib.import_module("tensorflow.summary"), tf.compat.v2.summary):
+            monkeypatch.setattr(module, "scalar", scalar)
+
+
 def scalars(folder):
     """Return tag -> steps and values of all event files below a folder."""
     import tensorflow as tf
@@ -223,7 +241,6 @@ def events_tell_the_logs(strategy, folder):
     """Only the chief writes. The steps of epoch losses are epoch numbers; those of evaluations count batches."""
     from suites.subject import keras
 
-    pytest.importorskip("tensorboard", reason="the callback needs the package tensorboard")
     trained = expected()
     fit(linear(strategy), [keras.callbacks.TensorBoard(str(folder), write_graph=False)])
     found = scalars(folder)
@@ -240,11 +257,65 @@ def events_tell_the_logs(strategy, folder):
 
 @pytest.mark.ddl(strategies=KERAS_3)
 @pytest.mark.ddl_item("callback.TensorBoard")
-def test_events_tell_the_logs(ddl_strategy, tmp_path):
+def test_events_tell_the_logs(ddl_strategy, tmp_path, scalar_summaries):
     events_tell_the_logs(ddl_strategy, tmp_path)
 
 
 @pytest.mark.ddl(strategies=TF_KERAS, keras="tf_keras")
 @pytest.mark.ddl_item("callback.TensorBoard")
-def test_events_tell_the_logs_in_tf_keras(ddl_strategy, tmp_path):
+def test_events_tell_the_logs_in_tf_keras(ddl_strategy, tmp_path, scalar_summaries):
     events_tell_the_logs(ddl_strategy, tmp_path)
+
+
+EVENTS = {
+    "optimizer": ("plain", "loss scale", "accumulates"),
+    "validation": ("no", "yes"),
+    "begins": ("0", "1"),
+    "trainings": ("1", "2"),
+}
+
+
+def steps_of_events(case, update_freq):
+    """Return tag -> the steps of all numbers, in the order in which they are written."""
+    first, times = int(case["begins"]), int(case["trainings"])
+    epochs = list(range(first, EPOCHS))
+    batches = 3 * len(epochs)
+    found = {"train/epoch_loss": epochs * times, "train/epoch_learning_rate": epochs * times}
+    if update_freq != "epoch":
+        found["train/batch_loss"] = [step for step in range(1, batches + 1) if step % update_freq == 0] * times
+    if case["validation"] == "yes":
+        found["validation/epoch_loss"] = epochs * times
+        each = 3 if case["optimizer"] != "accumulates" else 1.5
+        counted = [int(each * (number + 1)) for number in range(len(epochs) * times)]
+        found["validation/evaluation_loss_vs_iterations"] = counted
+    return found
+
+
+@pytest.mark.ddl(strategies=["one_device", *KERAS_3])
+@pytest.mark.ddl_item("callback.TensorBoard")
+@pytest.mark.parametrize("update_freq", ["epoch", 1, 2])
+def test_events_have_the_numbers_of_their_steps(update_freq, ddl_strategy, tmp_path, scalar_summaries):
+    """Numbers of epochs and of batches count as ``fit`` does; a second training with the callback begins anew."""
+    from suites.subject import keras
+
+    makers = {
+        "plain": lambda keras: keras.optimizers.SGD(RATE),
+        "loss scale": lambda keras: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(RATE)),
+        "accumulates": lambda keras: keras.optimizers.SGD(RATE, gradient_accumulation_steps=2),
+    }
+    wrong, replicas = Wrong(), replicas_of(ddl_strategy)
+    # Keras cannot accumulate on several replicas. Each training compiles its model, which takes longest for several.
+    cases = pairwise(EVENTS, lambda one: replicas == 1 or one.get("optimizer") != "accumulates")
+    for number, case in enumerate(cases if replicas == 1 else cases[:2]):
+        with wrong.of(case):
+            folder = tmp_path / str(number)
+            callback = keras.callbacks.TensorBoard(str(folder), write_graph=False, update_freq=update_freq)
+            model = linear(ddl_strategy, optimizer=makers[case["optimizer"]])
+            given = {"batch_size": BATCH, "shuffle": False, "verbose": 0, "initial_epoch": int(case["begins"])}
+            held = {"validation_data": (VALIDATION.x, VALIDATION.y)} if case["validation"] == "yes" else {}
+            for _ in range(int(case["trainings"])):
+                model.fit(TRAIN.x, TRAIN.y, epochs=EPOCHS, callbacks=[callback], **given, **held)
+            found = {tag: [step for step, _ in values] for tag, values in scalars(folder).items()}
+            expected = steps_of_events(case, update_freq)
+            assert {tag: found.get(tag) for tag in expected} == expected
+    wrong.check()
