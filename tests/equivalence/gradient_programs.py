@@ -11,10 +11,8 @@ EXAMPLES, FEATURES, WORDS = 48, 6, 10
 
 def _data(run, size=None):
     generator = np.random.default_rng(3)
-    x = (
-        generator.normal(size=(EXAMPLES, FEATURES)).astype("float32")
-        + np.linspace(0, 2, EXAMPLES, dtype="float32")[:, None]
-    )
+    x = generator.normal(size=(EXAMPLES, FEATURES)).astype("float32")
+    x += np.linspace(0, 2, EXAMPLES, dtype="float32")[:, None]
     y = generator.normal(size=(EXAMPLES, 2)).astype("float32")
     words = np.sort(generator.integers(0, WORDS, size=(EXAMPLES, 3)), axis=1)
     valid = (np.arange(EXAMPLES) % 5 + 1).astype("float32")
@@ -246,10 +244,19 @@ def rows_of_an_embedding_mixed_up(run):
     _train(run, model=model, update=update, inputs=2)
 
 
-def fit_with_clipping(run):
+def fit_with_a_sum_over_activations(run):
+    class Penalty(keras.layers.Layer):
+        def call(self, x):
+            self.add_loss(0.1 * tf.reduce_sum(tf.square(x)))
+            return x
+
+    fit_with_clipping(run, [Penalty()], None)
+
+
+def fit_with_clipping(run, layers=(), clipnorm=0.1):
     with run.strategy.scope():
-        model = _dense()
-        model.compile(optimizer=keras.optimizers.SGD(0.1, clipnorm=0.1), loss="mse")
+        model = _dense(layers)
+        model.compile(optimizer=keras.optimizers.SGD(0.1, clipnorm=clipnorm), loss="mse")
     run.watch(model=model)
     run.fit(model, _data(run).map(lambda x, y, words, valid: (x, y)), epochs=1, verbose=0)
 

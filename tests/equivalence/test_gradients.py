@@ -55,6 +55,7 @@ CAUSES = {
     "batch_is_cut_to_a_multiple_of_four": "examples-dropped",
     "batch_is_cut_and_averaged": "examples-dropped",
     "worst_example_of_the_replica": "batch-coupled-loss",
+    "fit_with_a_sum_over_activations": "batch-coupled-loss",
     "labels_are_reversed_on_one_replica": "examples-altered",
     "labels_are_rolled_under_the_strategy": "examples-altered",
 }

@@ -310,7 +310,8 @@ def _of_parts(case: Case, evidence: str) -> Fit:
     masked, coupled = "masked-loss-normalised-per-replica", "batch-coupled-loss"
     source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
     weights = solve(source.own, source.parts, case.gradient_slack) if source is not None else None
-    if weights is not None and not weights.all_positive:
-        # A loss that leaves out a whole replica selects examples. No count of valid examples does.
+    if source is not None and (weights is None or not weights.all_positive):
+        # Counts of valid examples weigh the gradients of replicas, and leave none out. A loss that selects examples
+        # leaves out whole replicas, and sums of a layer or steps between two averages weigh nothing.
         return Fit(coupled, evidence, also=(masked,))
     return Fit(masked, evidence, also=(coupled,))
