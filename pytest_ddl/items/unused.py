@@ -21,7 +21,7 @@ _JUDGED_LATER = pytest.StashKey[bool]()
 
 
 class FixtureCalls:
-    """FixtureCalls of the fixtures that compare something, and the threads in which a test calls them."""
+    """Calls of the fixtures that compare something, and the threads in which a test calls them."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}

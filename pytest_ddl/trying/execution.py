@@ -16,6 +16,7 @@ from typing import Any
 from pytest_ddl.run_facts import FailedCell
 from pytest_ddl.trying.found import OWN_ERRORS, Found, explained
 from pytest_ddl.trying.source import Script
+from pytest_ddl.trying.written import write_alike
 
 _DOUBLE = re.compile(r"\b(?:double|float64|DT_DOUBLE)\b")
 """Names of float64 in messages of TensorFlow, Keras and NumPy."""
@@ -125,17 +126,3 @@ def _line(error: BaseException, file: str) -> int:
 def _text(error: BaseException) -> str:
     kind = type(error)
     return explained(f"{kind.__module__}.{kind.__qualname__}", str(error))
-
-
-def write_alike(path: str | Path, text: str) -> None:
-    """Write a file that every rank writes with the same content, so that no rank ever reads a part of it.
-
-    It is a file of this tool, not of the script. ``os.open`` hides it from the check of paths that several ranks write.
-    """
-    content = text.encode()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-    try:
-        os.write(descriptor, content)
-        os.ftruncate(descriptor, len(content))
-    finally:
-        os.close(descriptor)
