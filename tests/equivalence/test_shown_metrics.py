@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+from pytest_ddl.equivalence.known.shared_metrics import numbers_of
 from pytest_ddl.equivalence.known.shown_metrics import shown
 
 METRICS = keras.metrics
@@ -47,3 +48,19 @@ def test_the_number_is_that_of_keras(make: Callable[[], keras.Metric]) -> None:
         possible = np.array([float(number) for number in shown(states)])
         for number in np.ravel(np.asarray(metric.result(), np.float64)):
             assert np.min(np.abs(possible - number)) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("shown_as", "numbers"),
+    [
+        ("auc", [1]),
+        ("val_auc", [1]),
+        ("evaluate/auc", [1]),
+        ("first_auc", [1]),
+        ("wrong", [2]),
+        ("accuracy", [1, 2, 3]),
+        ("", [1, 2, 3]),
+    ],
+)
+def test_a_number_is_looked_for_in_its_own_metric(shown_as: str, numbers: list[int]) -> None:
+    assert numbers_of([("auc", 1), ("wrong", 2), ("", 3)], shown_as) == numbers

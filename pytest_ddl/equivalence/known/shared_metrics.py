@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.known.shown_metrics import shown
 from pytest_ddl.records import TrainingRecord
 
+Number = TypeVar("Number")
 _CLOSE = {"float64": 1e-9, "float32": 1e-3}
 """Dtype -> relative error of a state that was multiplied in every step. A defect changes it by much more."""
 
@@ -35,7 +37,8 @@ def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
     evaluated = _of_evaluations(finding, distributed)
     if evaluated:
         given = list(_shown_by_evaluations(reference, distributed.num_replicas))
-        return all(any(_is_close(np.asarray(value), *mean) for mean in given) for value in evaluated)
+        among_these = numbers_of(given, finding.variable or "")
+        return all(any(_is_close(np.asarray(value), *one) for one in among_these) for value in evaluated)
     if not finding.step:
         return False
     watched = pairs(reference, distributed)
@@ -51,7 +54,8 @@ def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
     if finding.variable in {pair.theirs.name for pair in watched}:
         return True
     dtype = watched[0].theirs.dtype if watched else ""
-    possible = {step: _shown_by_state(reference, distributed, step) for step in steps}
+    name = "loss" if finding.check == LOSS_EQ else finding.variable or ""
+    possible = {step: numbers_of(_shown_by_state(reference, distributed, step), name) for step in steps}
     every = [mean for found in possible.values() for mean in found]
     numbers = [
         (value, possible[step] if step is not None else every)
@@ -90,7 +94,7 @@ def _shown(finding: Finding, record: TrainingRecord) -> Iterator[tuple[int | Non
 
     The step of a number in the history of fit is not known.
     """
-    name = finding.variable or ""
+    name = "loss" if finding.check == LOSS_EQ else finding.variable or ""
     for rank in record.ranks:
         for step in rank.steps[(finding.step or 1) - 1 :]:
             value = step.loss if finding.check == LOSS_EQ else step.values.get(name)
@@ -113,27 +117,40 @@ def _is_of_evaluation(result: Returned) -> bool:
     return result.kind == "evaluate" or (result.kind == "fit" and result.name.split("/")[-1].startswith("val_"))
 
 
-def _shown_by_evaluations(reference: TrainingRecord, replicas: int) -> Iterator[tuple[Float, str]]:
+def numbers_of(found: Sequence[tuple[str, Number]], shown_as: str) -> list[Number]:
+    """Return the numbers of the metric that is shown under a name; of all metrics, if none has this name.
+
+    A metric with many thresholds may show hundreds of numbers, and one of them is soon near a wrong number of another
+    metric. ``val_`` stands before the names of a validation, and the name of an output before that of its metric.
+
+    :param found: name of a metric, and a number that it may show.
+    """
+    name = shown_as.rpartition("/")[2].removeprefix("val_")
+    own = [number for metric, number in found if metric and (name == metric or name.endswith(f"_{metric}"))]
+    return own or [number for _metric, number in found]
+
+
+def _shown_by_evaluations(reference: TrainingRecord, replicas: int) -> Iterator[tuple[str, tuple[Float, str]]]:
     """Yield the numbers, with their types, that evaluations give if every batch sums the state of metrics again."""
     for rank in reference.ranks:
         for names, states in rank.facts.get("evaluated", ()):
             histories = [[np.zeros_like(values[0]), *values] for values in zip(*states, strict=True)]
             found = [(name, grown(values, replicas)) for name, values in zip(names, histories, strict=True)]
             dtype = histories[0][-1].dtype.name if histories else ""
-            yield from ((value, dtype) for metric in _by_metric(found) for value in shown(metric))
+            yield from ((metric, (value, dtype)) for metric, states in _by_metric(found) for value in shown(states))
 
 
-def _shown_by_state(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> list[Float]:
+def _shown_by_state(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> list[tuple[str, Float]]:
     """Return what metrics show after a step if their state is the predicted one."""
     found = [
         (pair.theirs.name, growth(reference, pair.ours.index, step, distributed.num_replicas))
         for pair in pairs(reference, distributed)
     ]
-    return [value for states in _by_metric(found) for value in shown(states)]
+    return [(metric, value) for metric, states in _by_metric(found) for value in shown(states)]
 
 
-def _by_metric(found: Sequence[tuple[str, Float | None]]) -> list[dict[str, Float]]:
-    """Divide the states of all metrics, in their order, into those of each. Several metrics may have one name."""
+def _by_metric(found: Sequence[tuple[str, Float | None]]) -> list[tuple[str, dict[str, Float]]]:
+    """Return the name and the states of each metric, in their order. Several metrics may have one name."""
     metrics: list[tuple[str, dict[str, Float]]] = []
     for path, value in found:
         metric, _, name = path.rpartition("/")
@@ -141,7 +158,7 @@ def _by_metric(found: Sequence[tuple[str, Float | None]]) -> list[dict[str, Floa
             metrics.append((metric, {}))
         if value is not None:
             metrics[-1][1][name] = value
-    return [states for _metric, states in metrics]
+    return [(path.rpartition("/")[2], states) for path, states in metrics]
 
 
 def _is_close(actual: Float | None, predicted: Float | None, dtype: str) -> bool:
