@@ -13,6 +13,7 @@ from simulated_training import Program, pair
 from pytest_ddl.equivalence.checks.metric import check_metric
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
+from pytest_ddl.equivalence.evidence.metric_state import growth
 from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding, Outcome, Reason
@@ -410,3 +411,15 @@ def test_a_count_that_rounding_moves_as_far_is_not_judged(records: Any, place: s
         assert report.verdict == "inconclusive", str(report)
         result = next(one for one in report.results if one.check == "METRIC-EQ")
         assert {item.reason for item in result.unjudged} == (set() if "end" in place else {Reason.JUMPS})
+
+
+@pytest.mark.parametrize(
+    ("counts", "grown"),
+    [((0, 4, 8, 12), -7.0), ((0, 4, 8, 4), -2.0), ((0, 4, 4, 4), -2.0)],
+    ids=["one epoch", "an epoch of two steps", "epochs of one step"],
+)
+def test_a_sum_of_signed_values_that_falls_is_not_reset(counts: Sequence[float], grown: float) -> None:
+    totals = (0.0, -1.0, -3.0, -2.0)
+    reference, _ = pair(Program(replicas=2))
+    reference = with_metric(reference, lambda step: [(totals[step], counts[step])])
+    assert growth(reference, TOTAL, 3, replicas=2) == grown

@@ -35,6 +35,13 @@ LABELS = {"multi_label": True, "num_labels": 3}
         lambda: METRICS.RecallAtPrecision(0.5),
         METRICS.RootMeanSquaredError,
         METRICS.MeanAbsoluteError,
+        METRICS.CosineSimilarity,
+        METRICS.BinaryIoU,
+        lambda: METRICS.IoU(num_classes=2, target_class_ids=[1]),
+        *(
+            lambda mean=mean: METRICS.R2Score(class_aggregation=mean)
+            for mean in (None, "uniform_average", "variance_weighted_average")
+        ),
         *(lambda average=average: METRICS.F1Score(average=average) for average in (None, "macro", "micro", "weighted")),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -115,27 +115,47 @@ def state_agrees(comparison: Comparison, step: int) -> bool:
 
 def growth(reference: TrainingRecord, index: int, step: int, replicas: int) -> Float | None:
     """Return the value of a variable if each update first sums the value that the replicas already share."""
-    return grown([reference.value(index, at) for at in range(step + 1)], replicas)
+    values = [reference.value(index, at) for at in range(step + 1)]
+    return grown(values, replicas, _resets(reference, index, step))
 
 
-def grown(values: Sequence[Array | None], replicas: int) -> Float | None:
+def grown(values: Sequence[Array | None], replicas: int, resets: Collection[int] = ()) -> Float | None:
     """Return the last of the values of a variable if each update first sums the value that the replicas already share.
 
     ``assign(value + x)`` on N replicas, combined by a sum, makes N x value plus the x of all replicas.
+
+    :param resets: positions of values that were counted from 0 again.
     """
-    total: Float | None = None
-    for value in values:
+    total = before = np.zeros(())
+    for at, value in enumerate(values):
         if value is None:
             return None
         now = np.asarray(value, np.float64)
-        if total is None:
-            total, before = now, now
-            continue
-        # A value that fell was reset, because an epoch begins anew.
-        added = now - before if np.all(now >= before) else now
-        total = (replicas * total if np.all(now >= before) else 0.0) + added
+        total = now if at == 0 or at in resets else replicas * total + now - before
         before = now
-    return total
+    return total if values else None
+
+
+def _resets(record: TrainingRecord, index: int, step: int) -> set[int]:
+    """Return the steps before which the metric of a variable was reset, because an epoch began anew.
+
+    A sum of signed values may fall at any step. The sums of values that have no sign, such as the number of examples,
+    fall only then. The number may also stand still while another sum changes, if epochs have one step.
+    """
+    metric = {one.index: one.name.rpartition("/") for one in of_kind(record, VariableKind.METRIC)}
+    own = [one for one, (path, _, _name) in metric.items() if path == metric[index][0]]
+    read = {one: [record.value(one, at) for at in range(step + 1)] for one in own}
+    known = {one: [value for value in values if value is not None] for one, values in read.items()}
+    known = {one: values for one, values in known.items() if len(values) == step + 1}
+    unsigned = {one: values for one, values in known.items() if all(np.all(value >= 0) for value in values)}
+    numbers = [values for one, values in unsigned.items() if metric[one][2] == "count"]
+
+    def is_reset(at: int) -> bool:
+        fell = any(np.any(values[at] < values[at - 1]) for values in (unsigned or known).values())
+        still = any(np.array_equal(values[at], values[at - 1]) for values in numbers)
+        return fell or (still and any(not np.array_equal(values[at], values[at - 1]) for values in known.values()))
+
+    return {at for at in range(1, step + 1) if is_reset(at)}
 
 
 def resummed(reference: TrainingRecord, distributed: TrainingRecord, pair: Pair, step: int, slack: float) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -19,7 +19,11 @@ from pytest_ddl.equivalence.known.shown_metrics import shown
 from pytest_ddl.records import TrainingRecord
 
 Number = TypeVar("Number")
-_CLOSE = {"float64": 1e-9, "float32": 1e-3}
+_Shown = tuple[str, tuple[Float, str]]
+"""Name of a metric, a number that it may show, and the type in which it computes this number."""
+_FLOATING = ("float64", "float32")
+"""Types in which metrics compute what they show. Those with whole numbers as state compute it in float32."""
+_CLOSE = {"float64": 1e-9, "float32": 1e-3, "int64": 0.0, "int32": 0.0}
 """Dtype -> relative error of a state that was multiplied in every step. A defect changes it by much more."""
 
 
@@ -53,7 +57,6 @@ def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
         return False
     if finding.variable in {pair.theirs.name for pair in watched}:
         return True
-    dtype = watched[0].theirs.dtype if watched else ""
     name = "loss" if finding.check == LOSS_EQ else finding.variable or ""
     possible = {step: numbers_of(_shown_by_state(reference, distributed, step), name) for step in steps}
     every = [mean for found in possible.values() for mean in found]
@@ -62,7 +65,7 @@ def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
         for step, value in _shown(finding, distributed)
         if (step is None and wrong is None) or step in possible
     ]
-    return bool(numbers) and all(any(_is_close(np.asarray(v), one, dtype) for one in among) for v, among in numbers)
+    return bool(numbers) and all(any(_is_close(np.asarray(v), *one) for one in among) for v, among in numbers)
 
 
 def _grows(
@@ -117,7 +120,7 @@ def _is_of_evaluation(result: Returned) -> bool:
     return result.kind == "evaluate" or (result.kind == "fit" and result.name.split("/")[-1].startswith("val_"))
 
 
-def numbers_of(found: Sequence[tuple[str, Number]], shown_as: str) -> list[Number]:
+def numbers_of(found: Iterable[tuple[str, Number]], shown_as: str) -> list[Number]:
     """Return the numbers of the metric that is shown under a name; of all metrics, if none has this name.
 
     A metric with many thresholds may show hundreds of numbers, and one of them is soon near a wrong number of another
@@ -125,40 +128,42 @@ def numbers_of(found: Sequence[tuple[str, Number]], shown_as: str) -> list[Numbe
 
     :param found: name of a metric, and a number that it may show.
     """
-    name = shown_as.rpartition("/")[2].removeprefix("val_")
+    name, found = shown_as.rpartition("/")[2].removeprefix("val_"), list(found)
     own = [number for metric, number in found if metric and (name == metric or name.endswith(f"_{metric}"))]
     return own or [number for _metric, number in found]
 
 
-def _shown_by_evaluations(reference: TrainingRecord, replicas: int) -> Iterator[tuple[str, tuple[Float, str]]]:
-    """Yield the numbers, with their types, that evaluations give if every batch sums the state of metrics again."""
+def _shown_by_evaluations(reference: TrainingRecord, replicas: int) -> Iterator[_Shown]:
+    """Yield the numbers that evaluations give if every batch sums the state of metrics again."""
     for rank in reference.ranks:
         for names, states in rank.facts.get("evaluated", ()):
             histories = [[np.zeros_like(values[0]), *values] for values in zip(*states, strict=True)]
-            found = [(name, grown(values, replicas)) for name, values in zip(names, histories, strict=True)]
-            dtype = histories[0][-1].dtype.name if histories else ""
-            yield from ((metric, (value, dtype)) for metric, states in _by_metric(found) for value in shown(states))
+            yield from _shown_by(
+                (name, values[-1].dtype.name, grown(values, replicas))
+                for name, values in zip(names, histories, strict=True)
+            )
 
 
-def _shown_by_state(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> list[tuple[str, Float]]:
-    """Return what metrics show after a step if their state is the predicted one."""
-    found = [
-        (pair.theirs.name, growth(reference, pair.ours.index, step, distributed.num_replicas))
+def _shown_by_state(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> Iterator[_Shown]:
+    """Yield what metrics show after a step if their state is the predicted one."""
+    return _shown_by(
+        (pair.theirs.name, pair.theirs.dtype, growth(reference, pair.ours.index, step, distributed.num_replicas))
         for pair in pairs(reference, distributed)
-    ]
-    return [(metric, value) for metric, states in _by_metric(found) for value in shown(states)]
+    )
 
 
-def _by_metric(found: Sequence[tuple[str, Float | None]]) -> list[tuple[str, dict[str, Float]]]:
-    """Return the name and the states of each metric, in their order. Several metrics may have one name."""
-    metrics: list[tuple[str, dict[str, Float]]] = []
-    for path, value in found:
+def _shown_by(found: Iterable[tuple[str, str, Float | None]]) -> Iterator[_Shown]:
+    """Yield what metrics show, from the name, the type and the value of each state, in the order of the metrics."""
+    metrics: list[tuple[str, str, dict[str, Float]]] = []
+    for path, dtype, value in found:
         metric, _, name = path.rpartition("/")
-        if not metrics or metrics[-1][0] != metric or name in metrics[-1][1]:
-            metrics.append((metric, {}))
+        # Several metrics may have one name.
+        if not metrics or metrics[-1][0] != metric or name in metrics[-1][2]:
+            metrics.append((metric, dtype if dtype in _FLOATING else "float32", {}))
         if value is not None:
-            metrics[-1][1][name] = value
-    return [(path.rpartition("/")[2], states) for path, states in metrics]
+            metrics[-1][2][name] = value
+    for path, dtype, states in metrics:
+        yield from ((path.rpartition("/")[2], (value, dtype)) for value in shown(states))
 
 
 def _is_close(actual: Float | None, predicted: Float | None, dtype: str) -> bool:

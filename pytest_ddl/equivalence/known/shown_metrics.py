@@ -11,6 +11,7 @@ from pytest_ddl.equivalence.evidence.arrays import Float
 
 _POSITIVES = frozenset({"true_positives", "true_negatives", "false_positives", "false_negatives"})
 _SCORES = frozenset({"true_positives", "false_positives", "false_negatives", "intermediate_weights"})
+_R2 = frozenset({"num_samples", "squared_sum", "sum", "residual", "count"})
 _EPSILON = 1e-7
 """What Keras adds to the denominators of a score."""
 
@@ -31,8 +32,12 @@ def _numbers(states: Mapping[str, Float]) -> Iterator[Any]:
         mean = states["total"] / states["count"]
         yield mean
         yield np.sqrt(np.maximum(mean, 0.0))  # RootMeanSquaredError
-    elif names == {"accumulator"}:
-        yield from np.ravel(states["accumulator"])
+    elif names in ({"accumulator"}, {"total"}):  # counts of positives, and Sum
+        yield from np.ravel(next(iter(states.values())))
+    elif names == {"total_confusion_matrix"}:
+        yield from _overlaps(states["total_confusion_matrix"])
+    elif names == _R2:
+        yield from _coefficients(states)
     elif names == _SCORES:
         yield from _scores(states)
     elif len(names) == 2 and names <= _POSITIVES:
@@ -101,3 +106,24 @@ def _scores(states: Mapping[str, Float]) -> Iterator[Any]:
     yield from np.ravel(scores)
     yield np.mean(scores)
     yield np.sum(scores * weights / (np.sum(weights) + _EPSILON))
+
+
+def _overlaps(matrix: Float) -> Iterator[Any]:
+    """Yield what ``IoU`` shows: the share of a class in the union of its labels and predictions, and their mean."""
+    both = np.diag(matrix)
+    union = matrix.sum(axis=0) + matrix.sum(axis=1) - both
+    shares = _share(both, union - both)[union > 0]
+    yield from shares
+    if len(shares):
+        yield np.mean(shares)
+
+
+def _coefficients(states: Mapping[str, Float]) -> Iterator[Any]:
+    """Yield what ``R2Score`` shows: a coefficient for each output, their mean, and their mean weighted by variance."""
+    total = states["squared_sum"] - states["sum"] * np.divide(states["sum"], np.maximum(states["count"], _EPSILON))
+    residual = states["residual"]
+    scores = 1.0 - np.divide(residual, total, out=np.ones_like(total), where=total != 0)
+    yield from np.ravel(scores)
+    yield np.mean(scores)
+    if np.sum(total):
+        yield np.sum(total * scores) / np.sum(total)
