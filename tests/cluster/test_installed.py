@@ -21,6 +21,8 @@ import pytest
 
 from pytest_ddl.cluster import overrides, ship
 from pytest_ddl.cluster.ship import ShippingError
+from pytest_ddl.cluster.state.installed import InstalledModules
+from pytest_ddl.cluster.state.reach import Reach
 from tests.cluster.test_ship import elsewhere
 
 pytestmark = pytest.mark.slow
@@ -224,3 +226,17 @@ def test_what_pytest_and_python_change_themselves_is_no_patch(monkeypatch: pytes
     np.random.seed(3)
     with warnings.catch_warnings(record=True):
         ship.pack(lambda: (random, sys, threading, warnings, np, math, time.time()))
+
+
+def test_another_thread_may_import_a_module_while_changes_are_looked_for(package: ModuleType) -> None:
+    installed = InstalledModules()
+
+    class Importing:
+        def replaced(self) -> Iterator[tuple[str, Any, Any]]:
+            installed.imported(ModuleType("ddl_other"))
+            return iter(())
+
+    installed._spaces = {"ddl_installed.first": [Importing()], **installed._spaces}  # type: ignore[list-item]
+    assert "ddl_other" not in installed._spaces
+    assert installed.traveling(Reach(package.seen)) == {}
+    assert "ddl_other" in installed._spaces

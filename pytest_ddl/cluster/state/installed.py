@@ -84,7 +84,8 @@ class InstalledModules:
         """
         packages = {name.partition(".")[0] for name in reach.modules if is_package(name)}
         found = {}
-        for module, spaces in self._spaces.items():
+        # Another thread may import a module meanwhile.
+        for module, spaces in list(self._spaces.items()):
             if module.partition(".")[0] not in packages:
                 continue
             for space in spaces:

@@ -122,8 +122,9 @@ def test_a_gradient_that_does_not_belong_to_the_objective_is_told() -> None:
 
 def test_another_order_is_equal(center: Trace, noise: list[Trace]) -> None:
     verdicts = [compare_course(center, noise, in_another_order(seed)).verdict for seed in range(100, 120)]
-    # One false alarm in a thousand is allowed for each.
-    assert verdicts == ["equal"] * 20
+    # One false alarm in a thousand is allowed for each, so that two of 20 have a chance of 0.02 %. One has 2 %, on each
+    # processor that rounds in an order of its own.
+    assert verdicts.count("equal") >= 19
 
 
 class _Planted(OneMachine):
