@@ -133,12 +133,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         parametrize_checks(metafunc, _harness(metafunc.config))
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     if any("_ddl_spec" in getattr(item, "fixturenames", ()) or item.get_closest_marker("ddl") for item in items):
-        from pytest_ddl.items.parametrizing import after_collection
+        from pytest_ddl.items.parametrizing import collected
 
-        after_collection(_harness(config), config, items)
+        with collected(_harness(config), config, items):
+            return (yield)
+    return (yield)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -289,8 +291,7 @@ def _ddl_spec(request: pytest.FixtureRequest) -> StrategySpec:
             "ddl_strategy, ddl_cluster and ddl_equivalence must be arguments of the test or of its fixtures: "
             "request.getfixturevalue() comes too late to choose the strategies, and so does a unittest.TestCase"
         )
-    spec: StrategySpec = request.param
-    return spec
+    return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="session")

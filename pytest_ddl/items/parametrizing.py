@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import unittest
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,9 +15,6 @@ from pytest_ddl.strategies.registry import UnknownStrategyError
 
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
-
-_SELECTING = ("keyword", "markexpr", "deselect", "lf", "stepwise")
-"""Options of pytest with which only a part of the tests of a file may be left."""
 
 
 def parametrize(metafunc: pytest.Metafunc, harness: Harness) -> None:
@@ -116,16 +115,27 @@ def _warn_of_idle_markers(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{node.nodeid}: {as_error}") from None
 
 
-def after_collection(harness: Harness, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Record the variant of each item and start to import TensorFlow, if that has not started yet.
+@contextmanager
+def collected(harness: Harness, config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Judge markers before other plugins take items away. Then prepare the items that are left.
 
     :raises pytest.UsageError: for a test that can never run under the strategies that it names.
     """
+    for item in items:
+        _refuse_test_case(item)
+    # An argument or the last failures may have left out the tests that use a marker.
+    if not (in_rank() or any("::" in arg for arg in config.args) or config.getoption("lf", False)):
+        _warn_of_idle_markers(items)
+    yield
+    _prepare(harness, config, items)
+
+
+def _prepare(harness: Harness, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Record the variant of each item and start to import TensorFlow, if that has not started yet."""
     from pytest_ddl.items.spmd import SPEC
 
     harness.items = items
     for item in items:
-        _refuse_test_case(item)
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         spec = parameters.get(SPEC_FIXTURE)
         if spec is None and isinstance(parameters.get("ddl_strategy"), str):
@@ -136,12 +146,8 @@ def after_collection(harness: Harness, config: pytest.Config, items: list[pytest
         if spec is not None:
             item.stash[SPEC] = spec
             item.keywords[SPEC_FIXTURE] = True
-    if in_rank():
-        return
-    if not (any("::" in arg for arg in config.args) or any(config.getoption(name, None) for name in _SELECTING)):
-        _warn_of_idle_markers(items)
     asked = any(_asks(item) for item in items)
-    if asked and not config.option.collectonly and not in_process(config):
+    if asked and not in_rank() and not config.option.collectonly and not in_process(config):
         from pytest_ddl.cluster import overrides
 
         overrides.remember()

@@ -97,7 +97,7 @@ def _shown(finding: Finding, record: TrainingRecord) -> Iterator[tuple[int | Non
 
     The step of a number in the history of fit is not known.
     """
-    name = "loss" if finding.check == LOSS_EQ else finding.variable or ""
+    name = finding.variable or ""
     for rank in record.ranks:
         for step in rank.steps[(finding.step or 1) - 1 :]:
             value = step.loss if finding.check == LOSS_EQ else step.values.get(name)
