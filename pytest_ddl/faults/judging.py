@@ -13,7 +13,7 @@ from pytest_ddl.equivalence.checks.write import shared_writes
 from pytest_ddl.equivalence.evidence.arithmetic import not_deterministic
 from pytest_ddl.equivalence.evidence.arrays import same
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
-from pytest_ddl.equivalence.evidence.observe import is_asynchronous
+from pytest_ddl.equivalence.evidence.observe import is_asynchronous, observed_together
 from pytest_ddl.equivalence.evidence.results import returned
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.verdict.report import Report
@@ -237,8 +237,8 @@ def _examples(record: TrainingRecord) -> Counter[object]:
 
 
 def _observed(record: TrainingRecord) -> bool:
-    """Return whether it is known which examples each step was trained on."""
-    found = [record.batches(step) for step in range(1, record.num_steps + 1)]
+    """Return whether it is known which examples each step, or all steps of a concurrent group, were trained on."""
+    found = [record.batches(together[-1]) for together in observed_together(record, record.num_steps)]
     return all(
         batches and all(one.fingerprints or one.example_ids or not one.size for one in batches) for batches in found
     )

@@ -115,6 +115,33 @@ def test_examples_that_no_worker_of_a_coordinator_may_repeat_fail(distributed: T
     assert not any(finding.approximation for finding in result.findings)
 
 
+def of_concurrent_steps(*batches: list[int]) -> TrainingRecord:
+    """A run of two concurrent steps, whose batches cannot be shared out unless there are two."""
+    record = scheduled(one([], []))
+    (rank,) = record.ranks
+    first, last = rank.steps
+    taken = tuple(BatchRecord(0, len(ids), example_ids=tuple(ids)) for ids in batches)
+    return replace(record, ranks=(replace(rank, steps=(replace(first, batches=()), replace(last, batches=taken))),))
+
+
+@pytest.mark.parametrize(
+    ("batches", "outcome", "said"),
+    [
+        ([[0, 1], [2, 3], [4, 5, 6, 7]], Outcome.PASS, "2 global batches"),
+        ([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]], Outcome.FAIL, "steps 1 to 2, which ran concurrently, have 12"),
+        ([[0, 1, 2, 3]], Outcome.INCONCLUSIVE, "the batches of step 2 were not observed"),
+    ],
+    ids=["all", "one closure ran again", "one was not observed"],
+)
+def test_batches_that_cannot_be_shared_out_are_those_of_all_concurrent_steps(
+    batches: Steps, outcome: Outcome, said: str
+) -> None:
+    reference, distributed = consumed(WHOLE), of_concurrent_steps(*batches)
+    result = check_batch(Comparison(reference, distributed, Tolerance(reference)))
+    assert result.outcome is outcome
+    assert said in (result.findings[0].message if result.findings else result.reason or str(result.doubts))
+
+
 def test_the_same_batch_on_every_replica_is_named() -> None:
     reference, distributed = consumed(WHOLE), consumed([[[0, 1], [0, 1]], [[2, 3], [2, 3]]])
     result = check_data_cover(Comparison(reference, distributed, Tolerance(reference)))

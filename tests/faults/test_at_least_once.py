@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from test_joining import BASELINE, RANK, REFERENCE, WEIGHTS, attempt, changed
 
 from pytest_ddl.cluster.cluster import Answer, Fate
 from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.faults.at_least_once import judge_with_retries
 from pytest_ddl.faults.rank.fault import Fault, Point
 from pytest_ddl.faults.rank.observer import FaultPlan
@@ -65,6 +67,23 @@ def test_a_lost_worker_explains_no_other_difference(check, cause):
 
 
 CONCURRENT = replace(BASELINE, ranks=(replace(RANK, asynchronous=True),))
+
+
+def taken_together(taken):
+    """The uninterrupted run, whose last two steps ran concurrently, with these batches."""
+    *before, third, last = RANK.steps
+    steps = (*before, replace(third, batches=()), replace(last, batches=taken))
+    return replace(RANK, asynchronous=True, steps=steps)
+
+
+@pytest.mark.parametrize(("times", "expected"), [(1, RecoveryVerdict.RETRIED), (2, RecoveryVerdict.EXAMPLES)])
+def test_a_lost_worker_costs_the_batch_that_its_closure_had_taken(times, expected):
+    *_, third, last = RANK.steps
+    rank = taken_together((*third.batches, *last.batches, *(last.batches * times)))
+    trial = of_a_lost_worker(rank, partial(judge, REFERENCE, checks=["BATCH"]), CONCURRENT)
+    assert (trial.verdict, trial.twice) == (expected, 4 * times), trial.message
+
+
 SAVED = RANK.steps[1].snapshot
 
 

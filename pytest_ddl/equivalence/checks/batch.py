@@ -7,7 +7,7 @@ from dataclasses import replace
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.coverage import step_of_batch
 from pytest_ddl.equivalence.evidence.gradients import calls, observed
-from pytest_ddl.equivalence.evidence.observe import shared_steps, sizes
+from pytest_ddl.equivalence.evidence.observe import observed_together, shared_steps, sizes
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, not_observed, passed
 from pytest_ddl.notes import NoteKind
@@ -22,24 +22,32 @@ def check_batch(comparison: Comparison) -> CheckResult:
     steps = shared_steps(reference, distributed)
     if steps == 0:
         return no_steps(CHECK, distributed, reference)
-    compared, unseen = 0, 0
-    for step in range(1, steps + 1):
-        found, expected = sizes(distributed, step), sum(sizes(reference, step).values())
+    compared, unseen, some_seen = 0, 0, False
+    for together in observed_together(distributed, steps):
+        step = together[-1]
+        found = sizes(distributed, step)
+        expected = sum(sum(sizes(reference, one).values()) for one in together)
         if not expected and not any(found.values()):
             continue  # the step makes its own data
         declared = distributed.global_batch_size
         if not expected and declared and not (step == steps and sum(found.values()) < declared):
-            expected = declared
-        if not found or not expected:
-            unseen = unseen or (step if expected else 0)
+            expected = declared * len(together)
+        # A step without a batch of its own, if no other step of its group has one more, was not observed.
+        partly = len(distributed.batches(step)) < len(together)
+        if not found or not expected or partly:
+            unseen, some_seen = unseen or (step if expected else 0), some_seen or bool(found and partly)
             continue
-        compared += 1
+        compared += len(together)
+        if len(together) > 1:
+            if sum(found.values()) != expected:
+                return failed(CHECK, [_finding(together, found, expected, trains=_trains(reference, step))])
+            continue
         # The whole batch of another step has the right size. DATA-COVER reports the order.
         if sum(found.values()) != expected and step_of_batch(reference, distributed, step) is None:
             ended = _ended(distributed, step, found)
-            finding = _finding(step, found, expected, trains=_trains(reference, step))
+            finding = _finding(together, found, expected, trains=_trains(reference, step))
             return failed(CHECK, [_without_data(finding, ended) if ended else finding])
-    if compared == 0:
+    if compared == 0 and not some_seen:
         return not_applicable(CHECK, not_observed(distributed, "batch sizes were", NoteKind.BATCHES))
     if unseen:
         return inconclusive(CHECK, f"the batches of step {unseen} were not observed, those of other steps were")
@@ -70,14 +78,17 @@ def _trains(reference: TrainingRecord, step: int) -> bool:
     return not observed(reference) or any(calls(reference, step, stage) for stage in GradientStage)
 
 
-def _finding(step: int, found: dict[int, int], expected: int, *, trains: bool) -> Finding:
+def _finding(together: range, found: dict[int, int], expected: int, *, trains: bool) -> Finding:
+    step, concurrent = together[-1], len(together) > 1
     total = sum(found.values())
     parts = ", ".join(f"replica {replica}: {size}" for replica, size in sorted(found.items()))
     cause = "global-batch-wrong" if trains else "examples-duplicated" if total > expected else "examples-dropped"
     what = f"the global batch of step {step}" if trains else f"the evaluation recorded as step {step}"
+    if concurrent:
+        what = f"the global batches of steps {together[0]} to {step}, which ran concurrently,"
     return Finding(
         check=CHECK,
-        message=f"{what} has {total} examples instead of {expected}",
+        message=f"{what} {'have' if concurrent else 'has'} {total} examples instead of {expected}",
         cause=cause,
         step=step,
         error=float(abs(total - expected)),

@@ -69,6 +69,20 @@ def sizes(record: TrainingRecord, step: int) -> dict[int, int]:
     return found
 
 
+def observed_together(record: TrainingRecord, steps: int) -> Iterator[range]:
+    """Yield the steps up to ``steps`` in groups: for each group it is known which batches its steps consumed together.
+
+    A group has one step, unless steps ran concurrently and their batches could not be shared out. This is so when a
+    closure ran again after it had taken a batch. The last step of such a group then has the batches of all.
+    """
+    first = 1
+    for step in range(1, steps + 1):
+        if is_asynchronous(record) and step < steps and not record.batches(step):
+            continue
+        yield range(first, step + 1)
+        first = step + 1
+
+
 def resumed_after(record: TrainingRecord) -> int:
     """Return the last step before a run was interrupted, or 0. A killed rank leaves no details of these steps."""
     return max((step for rank in record.ranks for step in rank.resumed), default=0)
