@@ -5,16 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from simulated_training import Program, pair
+from simulated_training import Program as Simulated
+from simulated_training import pair
 
 from pytest_ddl.equivalence.probes.registry import PROBES, Needs, Probe
+from pytest_ddl.equivalence.runs.comparer import PlainComparison
+from pytest_ddl.equivalence.runs.program import Program
+from pytest_ddl.equivalence.runs.question import Question
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.equivalence.verdict.report import Report
+from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.records import ErrorRecord
+from pytest_ddl.strategies.spec import StrategySpec
+from pytest_ddl.training.settings import RunSettings
 
 
 def report(wrong: bool = False, concurrent: bool = False, raised: bool = False) -> Report:
-    reference, distributed = pair(Program(replicas=2), **({"scale": 2.0} if wrong else {}))
+    reference, distributed = pair(Simulated(replicas=2), **({"scale": 2.0} if wrong else {}))
     judged = judge(reference, distributed)
     if concurrent:
         ranks = tuple(replace(rank, asynchronous=True) for rank in distributed.ranks)
@@ -40,6 +47,28 @@ def test_each_condition_holds_and_fails(need: Needs, meets: Report, misses: Repo
     assert not need.met(misses, named=True)
     assert not (need | Needs.NAMED).met(meets, named=False)
     assert (need | Needs.NAMED).met(meets, named=True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "own", "widened", "expected"),
+    [
+        ("auto", "native", (), "native"),
+        ("auto", "native", ("mixed_float16",), "auto"),
+        ("auto", "float64", (), "auto"),
+        ("float32", "native", (), "float32"),
+    ],
+)
+def test_float64_is_not_tried_again_on_a_program_with_its_own_precision(
+    asked: str, own: str, widened: tuple[str, ...], expected: str
+) -> None:
+    done = report()
+    reference = done.reference
+    assert reference is not None
+    ranks = tuple(replace(rank, facts={**rank.facts, "widened": widened}) for rank in reference.ranks)
+    done = replace(done, reference=replace(reference, precision=own, ranks=ranks))
+    question = Question(print, StrategySpec("mirrored"), DdlMark(), precision=asked)
+    runs = Program(None, None, question, 0.0, None)
+    assert PlainComparison(runs, RunSettings(), question).settled(done).question.precision == expected
 
 
 def test_a_condition_on_a_run_without_a_record_fails() -> None:

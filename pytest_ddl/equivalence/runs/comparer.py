@@ -79,6 +79,7 @@ class Comparer:
                 f"{Hint.LIMIT(question.steps)} was not reached: the program's loops ended after {done}"
             )
         names = question.checks or ()
+        plain = plain.settled(report)
         for probe in PROBES:
             if probe.applies(report, names):
                 settings = replace(plain.base, neutralize=report.neutralized, places=report.places)
@@ -98,6 +99,13 @@ class PlainComparison:
     """True if it repeats another comparison of the same question with other settings."""
     decided: bool = False
     """True if a comparison in float64 found no difference."""
+
+    def settled(self, report: Report) -> PlainComparison:
+        """Return the comparison to repeat: it does not try float64 again on a program that keeps its own precision."""
+        one = report.reference
+        if self.question.precision != "auto" or one is None or one.precision != "native" or replaced_policies(one):
+            return self
+        return replace(self, question=replace(self.question, precision="native"))
 
     def once_more(self, settings: RunSettings, checks: Collection[str] | None, runs: int = 1) -> Report:
         """Compare again with other settings and checks. ``runs`` comparisons share the remaining time equally."""
