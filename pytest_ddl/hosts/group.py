@@ -49,6 +49,7 @@ class HostGroup:
         """
         self.transport = transport
         self._facts: list[dict[str, Any]] | None = None
+        self._problems: list[preflight.Problem] = []
         self._just_checked = False
         """True if the connections were checked for the first cluster."""
         self._compared: set[str] = set()
@@ -102,11 +103,14 @@ class HostGroup:
     def hosts(self) -> list[Host]:
         """Hosts with their addresses. The first use waits until each has answered, and compares them.
 
+        What keeps them from working together is asked once: a broken network may need seconds for each answer.
+
         :raises LaunchError: if a host does not answer, or cannot work together with the others.
         """
         if self._facts is None:
-            facts, problems = self.examine()
-            _raise_for(problems)
+            _raise_for(self._problems)
+            facts, self._problems = self.examine()
+            _raise_for(self._problems)
             for link, found in zip(self.links, facts, strict=True):
                 link.host = replace(link.host, address=link.host.address or found["address"])
             if self._copying is not None:

@@ -203,10 +203,16 @@ def test_hosts_without_a_way_to_each_other_are_named(emulated: Emulated, over: O
 
 
 @pytest.mark.slow
-def test_the_problem_is_said_again_at_the_next_test(emulated: Emulated, over: Over) -> None:
+def test_the_problem_is_said_again_at_the_next_test_and_not_asked_again(
+    emulated: Emulated, over: Over, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    examine = preflight.examine
+    monkeypatch.setattr(preflight, "examine", lambda *args, **options: asked.append(1) or examine(*args, **options))
     emulated.addresses = {"host1": "host1.invalid"}
     launcher = over(emulated)
     assert problem_of(launcher) == problem_of(launcher)
+    assert len(asked) == 1
 
 
 @pytest.mark.slow
