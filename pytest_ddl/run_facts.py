@@ -131,8 +131,6 @@ class RunFacts(TypedDict, total=False):
     # Keras
     fitted: Mapping[str, bool]
     """Name -> true if ``run.fit`` used this method of the program: ``train_step`` or ``loss_function``."""
-    evaluated: Sequence[tuple[Sequence[str], Sequence[tuple[Array, ...]]]]
-    """For each evaluation on one device, names of metric variables, and their values after each batch."""
     widened: Sequence[str]
     """Half precision policies of Keras that were replaced."""
     trains_on_batches: bool

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.notes import NoteKind
-from pytest_ddl.records import Array
 from pytest_ddl.training import end_of_data, values
 from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.data import distribute, prepare, prepare_arrays
@@ -38,7 +37,6 @@ class Fitting:
         self._strategy = strategy
         self._cut: list[tuple[Any, Any]] = []
         """Epochs, and steps in each, that were asked for when the limit of steps ended a fit."""
-        self._evaluated: list[tuple[tuple[str, ...], tuple[tuple[Array, ...], ...]]] = []
 
     def fit(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call ``model.fit``, record after each batch, and stop at the step limit."""
@@ -58,7 +56,7 @@ class Fitting:
         options["callbacks"] = [*_as_list(options.get("callbacks")), callback]
         options["callbacks"] += self._of_evaluations(model)
         follow = self._settings.follow is not None
-        if (follow or self._settings.points) and not uses_coordinator(self._strategy):
+        if (follow or self._settings.points or self._settings.shared_by) and not uses_coordinator(self._strategy):
             options["callbacks"].insert(0, _first_callback(listener, model, follow))
         if self._settings.repeat:
             options["epochs"] = _ENDLESS
@@ -106,27 +104,15 @@ class Fitting:
         return [end_of_data.counting_back(model, self._strategy, flavor_of(model).callbacks.Callback)]
 
     def _of_evaluations(self, model: Any) -> list[Any]:
-        """Return a callback that records the metrics of one device after each batch of an evaluation, or no callback.
-
-        What a strategy does to them is recomputed from these.
-        """
-        if not self._settings.is_reference:
+        """Return a callback that multiplies the metrics in an evaluation, or no callback; see RunSettings.shared_by."""
+        number = self._settings.shared_by
+        if not number:
             return []
-        listener, evaluated = self._listener, self._evaluated
 
-        def on_test_begin(_self: Any, logs: Any = None) -> None:
-            evaluated.append(((), ()))
+        def on_test_batch_begin(_self: Any, _batch: int, logs: Any = None) -> None:
+            values.multiply(metric_variables(model), number)
 
-        def on_test_batch_end(_self: Any, _batch: int, logs: Any = None) -> None:
-            variables = metric_variables(model)
-            state = tuple(np.array(values.copy_of(variable)) for variable in variables)
-            names = tuple(str(getattr(variable, "path", variable.name)) for variable in variables)
-            evaluated[-1] = (names, (*evaluated[-1][1], state))
-
-        def on_test_end(_self: Any, logs: Any = None) -> None:
-            listener.add_facts({"evaluated": tuple(evaluated)})
-
-        methods = {"on_test_begin": on_test_begin, "on_test_batch_end": on_test_batch_end, "on_test_end": on_test_end}
+        methods = {"on_test_batch_begin": on_test_batch_begin}
         return [type("EvaluationCallback", (flavor_of(model).callbacks.Callback,), methods)()]
 
 

@@ -10,17 +10,9 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.notes import Note, NoteKind
-from pytest_ddl.records import (
-    Array,
-    BatchRecord,
-    ErrorRecord,
-    RankRecord,
-    Snapshot,
-    StepRecord,
-    VariableKind,
-    VariableRecord,
-)  # fmt: skip
+from pytest_ddl.records import BatchRecord, ErrorRecord, RankRecord, Snapshot, VariableKind, VariableRecord
 from pytest_ddl.run_facts import RunFacts
+from pytest_ddl.step_records import Array, StepRecord
 from pytest_ddl.strategies.base import RankContext
 from pytest_ddl.training import layouts, lineage, neutral, values
 from pytest_ddl.training.call_sites import CallSites
@@ -170,6 +162,7 @@ class Recorder(StepListener):
             self._first_step = self._place.start
 
     def begin_step(self) -> None:
+        self._watcher.multiply_metrics(self._settings.shared_by)
         if self.points is not None:
             self.points.begin("step", self.completed + 1)
 

@@ -103,6 +103,9 @@ class RunSettings:
     """``(step, rows)``: steps in which a reference keeps only some examples of the global batch, by their positions."""
     told_replicas: int = 0
     """Number of replicas that a reference reads from its strategy and from ``run``; 0 for the true number."""
+    shared_by: int = 0
+    """Number of replicas whose shared state of metrics a reference imitates: it multiplies this state before each step
+    and each batch of an evaluation. 0 for no change."""
     slice_moved: tuple[int, tuple[int, ...]] | None = None
     """Index of a tensor of the examples, and the rows of the only slice from which this tensor is taken instead."""
     replay: tuple[tuple[int, ...], ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import count
 from typing import Any
 
@@ -82,6 +82,13 @@ def _same(left: tuple[Array, ...], right: tuple[Array, ...]) -> bool:
     pairs = zip(left, right, strict=False)
     equal = all(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc") for a, b in pairs)
     return equal and len(left) == len(right)  # a component that could not be read is missing
+
+
+def multiply(variables: Iterable[Any], number: int) -> None:
+    """Multiply variables by a whole number in their own type."""
+    for variable in variables:
+        value = copy_of(variable)
+        variable.assign((value * number).astype(value.dtype))
 
 
 def is_split(variable: Any) -> bool:

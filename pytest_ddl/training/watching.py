@@ -75,6 +75,11 @@ class Watcher:
                     f"the learning rate of {type(optimizer).__name__} could not be set to 0: {error}",
                 )
 
+    def multiply_metrics(self, number: int) -> None:
+        """Multiply the state of all metrics that were found, as if as many replicas shared it; not by 0."""
+        if number:
+            values.multiply([item.variable for item in self._order if item.record.kind is VariableKind.METRIC], number)
+
     def scan(self, ended: bool = False) -> list[Watched]:
         """Find and return the variables that exist now and were not found before.
 

@@ -14,6 +14,7 @@ from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.known.catalogue import KNOWN, recognized
+from pytest_ddl.equivalence.runs.slices import sharing_replicas
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import (
@@ -231,22 +232,37 @@ def test_runs_that_could_not_be_cut_down_to_the_examples_of_a_replica_show_nothi
     assert judge(reference, _with_statistics(REPLICAS, "shifted"), slices=whole).verdict == "fail"
 
 
-def _evaluated(value: float, step: int = 3) -> Report:
-    """Return the report of an evaluation of two batches with 6 and 4 examples, and sums of losses 3 and 6."""
-    states = tuple((np.asarray(total), np.asarray(count)) for total, count in ((3.0, 6.0), (9.0, 10.0)))
-    evaluation = (("loss/total", "loss/count"), states)
-    results = {"results": {"evaluate": [0.9]}, "result_steps": {"evaluate": step}}
-    reference = _with(simulate(Program()), facts={"evaluated": (evaluation,)}, **results)
+SUMMED = (2 * 3 + 6) / (2 * 6 + 4)
+"""Mean loss of two batches with 6 and 4 examples, and sums of losses 3 and 6, if the second batch sums both again."""
+
+
+def _evaluated(value: float, step: int = 3, shared: bool = True) -> Report:
+    """Return the report of an evaluation of these batches.
+
+    :param shared: judge with a run on one device whose metrics are multiplied before each batch.
+    """
+
+    def with_result(record: TrainingRecord, number: float) -> TrainingRecord:
+        return _with(record, results={"evaluate": [number]}, result_steps={"evaluate": step})
+
+    reference = simulate(Program())
     distributed = replace(simulate(Program(replicas=REPLICAS)), strategy="central_storage[replicas=2]")
-    return judge(reference, _with(distributed, **{**results, "results": {"evaluate": [value]}}))
+    runs = Slices(0, shared=with_result(reference, SUMMED) if shared else None)
+    return judge(with_result(reference, 0.9), with_result(distributed, value), slices=runs)
 
 
 def test_an_evaluation_that_sums_its_metrics_again_is_recognized() -> None:
     assert _evaluated(0.9).verdict == "pass"
     for step in (0, 3):
-        report = _evaluated((2 * 3 + 6) / (2 * 6 + 4), step)
+        report = _evaluated(SUMMED, step)
         assert report.verdict == "known", str(report)
         assert [behavior.id for behavior in report.known_behaviors] == ["keras-metrics-central-storage"]
+
+
+def test_without_a_run_whose_metrics_are_multiplied_nothing_is_recognized() -> None:
+    report = _evaluated(SUMMED, shared=False)
+    assert report.verdict == "fail", str(report)
+    assert sharing_replicas(report) == REPLICAS
 
 
 def test_another_result_of_an_evaluation_is_not_recognized() -> None:

@@ -133,6 +133,37 @@ class Area(keras.metrics.AUC):
         return self._factor * super().result()
 
 
+class Deviation(keras.metrics.Metric):
+    """Metric of the program, with state of its own."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(name="deviation")
+        self._factor = factor
+        self.squares = self.add_variable(shape=(), initializer="zeros", name="squares")
+        self.number = self.add_variable(shape=(), initializer="zeros", name="number")
+
+    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+        self.squares.assign_add(keras.ops.sum(keras.ops.square(y - predicted)))
+        self.number.assign_add(keras.ops.cast(keras.ops.size(y), "float32"))
+
+    def result(self) -> Any:
+        return self._factor * keras.ops.log(1.0 + self.squares / (self.number + 3.0))
+
+
+def shared_state_of_a_metric_of_the_program(run: Any, factor: float = 1.0) -> None:
+    x, y = _arrays()
+    with run.strategy.scope():
+        model = keras.Sequential([keras.Input((FEATURES,)), LAYERS.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.05), "mse", metrics=[Deviation(factor)])
+    run.watch(model=model)
+    run.fit(model, _set(run, x, y), epochs=2, validation_data=_set(run, x[:20], y[:20]))
+    run.evaluate(model, _set(run, x, y))
+
+
+def shared_state_of_a_metric_that_is_wrong(run: Any) -> None:
+    shared_state_of_a_metric_of_the_program(run, 1.0 if run.num_replicas == 1 else 1.01)
+
+
 def shared_counts_of_positives(run: Any, factor: float = 1.0) -> None:
     x, _y = _arrays()
     with run.strategy.scope():

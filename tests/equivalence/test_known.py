@@ -41,6 +41,7 @@ REPEATED, SCALED = "random-stream-repeated-across-replicas", "gradient-scaled-by
         ("central_storage", programs.shared_metrics_of_two_outputs, "keras-metrics-central-storage"),
         ("central_storage", programs.shared_counts_of_positives, "keras-metrics-central-storage"),
         ("central_storage", programs.evaluated_with_shared_metrics, "keras-metrics-central-storage"),
+        ("central_storage", programs.shared_state_of_a_metric_of_the_program, "keras-metrics-central-storage"),
         ("mirrored", programs.averages_that_overwrite, "keras-average-overwrites"),
         ("mirrored", programs.strings, "keras-fit-strings"),
         ("mirrored", programs.one_example, "keras-fit-unequal-parts"),
@@ -69,6 +70,7 @@ def test_what_keras_does_by_itself_is_recognized(strategy, program, known):
         ("mirrored", programs.dropout_and_a_mean_that_is_scaled, "state-scaled-by-replica-count"),
         ("central_storage", programs.shared_metrics_and_a_gradient_that_is_too_large, SCALED),
         ("central_storage", programs.shared_counts_and_an_area_that_is_wrong, "metric-wrong"),
+        ("central_storage", programs.shared_state_of_a_metric_that_is_wrong, "metric-wrong"),
     ],
 )
 def test_a_mistake_of_the_program_fails_beside_it(strategy, program, cause):

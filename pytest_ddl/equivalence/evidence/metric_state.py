@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,7 +11,7 @@ from pytest_ddl.equivalence.evidence.arrays import Float, difference, farthest
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import of_kind
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
-from pytest_ddl.records import Array, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import TrainingRecord, VariableKind, VariableRecord
 
 
 @dataclass(frozen=True)
@@ -114,18 +113,12 @@ def state_agrees(comparison: Comparison, step: int) -> bool:
 
 
 def growth(reference: TrainingRecord, index: int, step: int, replicas: int) -> Float | None:
-    """Return the value of a variable if each update first sums the value that the replicas already share."""
-    values = [reference.value(index, at) for at in range(step + 1)]
-    return grown(values, replicas, _resets(reference, index, step))
-
-
-def grown(values: Sequence[Array | None], replicas: int, resets: Collection[int] = ()) -> Float | None:
-    """Return the last of the values of a variable if each update first sums the value that the replicas already share.
+    """Return the value of a variable if each update first sums the value that the replicas already share.
 
     ``assign(value + x)`` on N replicas, combined by a sum, makes N x value plus the x of all replicas.
-
-    :param resets: positions of values that were counted from 0 again.
     """
+    values = [reference.value(index, at) for at in range(step + 1)]
+    resets = _resets(reference, index, step)
     total = before = np.zeros(())
     for at, value in enumerate(values):
         if value is None:
@@ -133,7 +126,7 @@ def grown(values: Sequence[Array | None], replicas: int, resets: Collection[int]
         now = np.asarray(value, np.float64)
         total = now if at == 0 or at in resets else replicas * total + now - before
         before = now
-    return total if values else None
+    return total
 
 
 def _resets(record: TrainingRecord, index: int, step: int) -> set[int]:

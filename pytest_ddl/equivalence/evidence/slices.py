@@ -51,6 +51,8 @@ class Slices:
     """Runs on only copies of one example each, which show the terms of a sum over the batch that cancels."""
     far: tuple[TrainingRecord, ...] = ()
     """Runs on all examples, with weights and data moved as far as rounding may move them at most."""
+    shared: TrainingRecord | None = None
+    """A run on all examples whose metrics are multiplied before each batch, as state that replicas share is."""
     reordered: tuple[TrainingRecord, ...] = ()
     """Runs on the same batches in another order, which draw the rounding of a sum that cancels anew."""
 
@@ -70,5 +72,6 @@ class Slices:
             pairings={pairing: change(run) for pairing, run in self.pairings.items()},
             terms=tuple(map(change, self.terms)),
             far=tuple(map(change, self.far)),
+            shared=self.shared and change(self.shared),
             reordered=tuple(map(change, self.reordered)),
         )

@@ -240,6 +240,11 @@ class Tolerance:
         """Reference run in which all replicas count equally in uneven steps, if the driver made one."""
         return self._slices.equal if self._slices is not None else None
 
+    @property
+    def shared(self) -> TrainingRecord | None:
+        """Run whose metrics are multiplied before each batch, if it was needed."""
+        return self._slices.shared if self._slices is not None else None
+
     def slices_at(self, step: int) -> Slices:
         """Return the reference runs on parts of the batch of a step; empty if the driver made none for this step."""
         return self._slices if self._slices is not None and self._slices.step == step else Slices(step)

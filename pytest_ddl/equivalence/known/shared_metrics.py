@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -11,26 +10,22 @@ from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.metric_state import Pair, combined, grown, growth, means, pairs
+from pytest_ddl.equivalence.evidence.metric_state import Pair, combined, growth, means, pairs
 from pytest_ddl.equivalence.evidence.observe import shared_steps
-from pytest_ddl.equivalence.evidence.results import Returned, returned
+from pytest_ddl.equivalence.evidence.results import returned
 from pytest_ddl.equivalence.findings import Finding
-from pytest_ddl.equivalence.known.shown_metrics import shown
 from pytest_ddl.records import TrainingRecord
 
-Number = TypeVar("Number")
-_Shown = tuple[str, tuple[Float, str]]
-"""Name of a metric, a number that it may show, and the type in which it computes this number."""
-_FLOATING = ("float64", "float32")
-"""Types in which metrics compute what they show. Those with whole numbers as state compute it in float32."""
 _CLOSE = {"float64": 1e-9, "float32": 1e-3, "int64": 0.0, "int32": 0.0}
 """Dtype -> relative error of a state that was multiplied in every step. A defect changes it by much more."""
+_Key = tuple[object, ...]
+"""Step of a number, or the call that returned it."""
 
 
 def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
-    """Return whether all state of metrics grows as if it was summed again, and gives the value that was found.
+    """Return whether the state of metrics grows as if it was summed again, or a number is what they then show.
 
-    An evaluation is recomputed from the metrics of one device after each of its batches.
+    A run on one device shows this number, whatever a metric computes. Its metrics are multiplied before each batch.
 
     From the first step on in which weights differ, metrics differ because of the weights too. So only the steps before
     that one count, and a difference that is found later is not recognized.
@@ -38,34 +33,23 @@ def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
     reference, distributed = comparison.records
     if finding.check not in (LOSS_EQ, METRIC_EQ) or distributed.num_replicas < 2:
         return False
-    evaluated = _of_evaluations(finding, distributed)
-    if evaluated:
-        given = list(_shown_by_evaluations(reference, distributed.num_replicas))
-        among_these = numbers_of(given, finding.variable or "")
-        return all(any(_is_close(np.asarray(value), *one) for one in among_these) for value in evaluated)
-    if not finding.step:
-        return False
-    watched = pairs(reference, distributed)
     wrong = comparison.differences().step
     last = shared_steps(reference, distributed) if wrong is None else wrong - 1
-    if finding.step > last:
+    if (finding.step or 0) > last:
         return False
-    steps = range(1, last + 1)
-    metrics: list[tuple[Pair, ...]] = [(mean.total, mean.count) for mean in means(reference, distributed)]
-    metrics += [(pair,) for pair in watched if not any(pair in members for members in metrics)]
-    if not all(_grows(members, reference, distributed, steps) for members in metrics):
+    watched = pairs(reference, distributed)
+    if finding.step and finding.variable in {pair.theirs.name for pair in watched}:
+        metrics: list[tuple[Pair, ...]] = [(mean.total, mean.count) for mean in means(reference, distributed)]
+        metrics += [(pair,) for pair in watched if not any(pair in members for members in metrics)]
+        return all(_grows(members, reference, distributed, range(1, last + 1)) for members in metrics)
+    shared = comparison.tolerance.shared
+    if shared is None:
         return False
-    if finding.variable in {pair.theirs.name for pair in watched}:
-        return True
-    name = "loss" if finding.check == LOSS_EQ else finding.variable or ""
-    possible = {step: numbers_of(_shown_by_state(reference, distributed, step), name) for step in steps}
-    every = [mean for found in possible.values() for mean in found]
-    numbers = [
-        (value, possible[step] if step is not None else every)
-        for step, value in _shown(finding, distributed)
-        if (step is None and wrong is None) or step in possible
-    ]
-    return bool(numbers) and all(any(_is_close(np.asarray(v), *one) for one in among) for v, among in numbers)
+    predicted = dict(_shown(finding, shared, last))
+    found = dict(_shown(finding, distributed, last))
+    double = all(pair.theirs.dtype == "float64" for pair in watched if pair.theirs.dtype.startswith("float"))
+    dtype = "float64" if watched and double else "float32"
+    return bool(found) and all(_is_close(value, predicted.get(key), dtype) for key, value in found.items())
 
 
 def _grows(
@@ -92,78 +76,16 @@ def _grows(
     return fits(again) or fits(of_each) or fits(lambda pair, step: combined(reference, pair.ours, step))
 
 
-def _shown(finding: Finding, record: TrainingRecord) -> Iterator[tuple[int | None, float]]:
-    """Yield ``(step, number)`` that fit shows under the name of a finding, in its step and in all later ones.
-
-    The step of a number in the history of fit is not known.
-    """
-    name = finding.variable or ""
-    for rank in record.ranks:
-        for step in rank.steps[(finding.step or 1) - 1 :]:
-            value = step.loss if finding.check == LOSS_EQ else step.values.get(name)
-            if value is not None:
-                yield step.index, value
-        for result in returned(rank).values():
-            if finding.check == METRIC_EQ and result.name == name and result.kind == "fit":
-                yield from ((None, value) for value in np.ravel(result.value).tolist())
-
-
-def _of_evaluations(finding: Finding, record: TrainingRecord) -> list[float]:
-    """Return the numbers that evaluations gave under the name of a finding; empty for anything else."""
-    if finding.check != METRIC_EQ:
-        return []
-    results = [result for rank in record.ranks for result in returned(rank).values() if result.name == finding.variable]
-    return [float(value) for result in results if _is_of_evaluation(result) for value in np.ravel(result.value)]
-
-
-def _is_of_evaluation(result: Returned) -> bool:
-    return result.kind == "evaluate" or (result.kind == "fit" and result.name.split("/")[-1].startswith("val_"))
-
-
-def numbers_of(found: Iterable[tuple[str, Number]], shown_as: str) -> list[Number]:
-    """Return the numbers of the metric that is shown under a name; of all metrics, if none has this name.
-
-    A metric with many thresholds may show hundreds of numbers, and one of them is soon near a wrong number of another
-    metric. ``val_`` stands before the names of a validation, and the name of an output before that of its metric.
-
-    :param found: name of a metric, and a number that it may show.
-    """
-    name, found = shown_as.rpartition("/")[2].removeprefix("val_"), list(found)
-    own = [number for metric, number in found if metric and (name == metric or name.endswith(f"_{metric}"))]
-    return own or [number for _metric, number in found]
-
-
-def _shown_by_evaluations(reference: TrainingRecord, replicas: int) -> Iterator[_Shown]:
-    """Yield the numbers that evaluations give if every batch sums the state of metrics again."""
-    for rank in reference.ranks:
-        for names, states in rank.facts.get("evaluated", ()):
-            histories = [[np.zeros_like(values[0]), *values] for values in zip(*states, strict=True)]
-            yield from _shown_by(
-                (name, values[-1].dtype.name, grown(values, replicas))
-                for name, values in zip(names, histories, strict=True)
-            )
-
-
-def _shown_by_state(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> Iterator[_Shown]:
-    """Yield what metrics show after a step if their state is the predicted one."""
-    return _shown_by(
-        (pair.theirs.name, pair.theirs.dtype, growth(reference, pair.ours.index, step, distributed.num_replicas))
-        for pair in pairs(reference, distributed)
-    )
-
-
-def _shown_by(found: Iterable[tuple[str, str, Float | None]]) -> Iterator[_Shown]:
-    """Yield what metrics show, from the name, the type and the value of each state, in the order of the metrics."""
-    metrics: list[tuple[str, str, dict[str, Float]]] = []
-    for path, dtype, value in found:
-        metric, _, name = path.rpartition("/")
-        # Several metrics may have one name.
-        if not metrics or metrics[-1][0] != metric or name in metrics[-1][2]:
-            metrics.append((metric, dtype if dtype in _FLOATING else "float32", {}))
+def _shown(finding: Finding, record: TrainingRecord, last: int) -> Iterator[tuple[_Key, Float]]:
+    """Yield each number under the name of a finding, from its step to the last one, and the results of calls."""
+    name, rank = finding.variable or "", record.ranks[0]
+    for step in rank.steps[max(finding.step or 1, 1) - 1 : last]:
+        value = step.loss if finding.check == LOSS_EQ else step.values.get(name)
         if value is not None:
-            metrics[-1][2][name] = value
-    for path, dtype, states in metrics:
-        yield from ((path.rpartition("/")[2], (value, dtype)) for value in shown(states))
+            yield (step.index,), np.asarray(value)
+    for key, result in returned(rank).items():
+        if finding.check == METRIC_EQ and result.name == name and result.step <= last:
+            yield key, np.asarray(result.value)
 
 
 def _is_close(actual: Float | None, predicted: Float | None, dtype: str) -> bool:

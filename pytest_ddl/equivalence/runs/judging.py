@@ -22,6 +22,7 @@ from pytest_ddl.equivalence.runs.slices import (
     orders_to_measure,
     pairings_to_recompute,
     parts_to_recompute,
+    sharing_replicas,
     slices_to_recompute,
     smaller_batch,
     terms_to_measure,
@@ -67,6 +68,8 @@ class Judging:
 
     def concluded(self) -> Report:
         """Return the report after all that its verdict needs was run."""
+        if replicas := sharing_replicas(self._report):
+            self._judge_with(shared=self._run(shared_by=replicas))
         if needs_noise(self._report):
             self._measure_noise()
         elif not (uneven_parts(self._report) or equal_parts(self._report)):
@@ -137,7 +140,7 @@ class Judging:
     def _begin(self, step: int) -> None:
         """Leave out what belongs to single steps, and begin with another step."""
         known = self._slices
-        self._slices = Slices(step, uneven=known.uneven, equal=known.equal, far=known.far)
+        self._slices = Slices(step, uneven=known.uneven, equal=known.equal, far=known.far, shared=known.shared)
 
     def _judge_with(self, **runs: Any) -> None:
         """Judge again with further fields of :class:`Slices`, if any of them has runs."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
+from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
 from pytest_ddl.equivalence.checks.optimizer_state import CHECK as OPT_STATE
 from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case
@@ -37,6 +39,14 @@ _ORDERS = 3
 """Number of runs on batches in another order."""
 _MOST_EXAMPLES = 16
 """Maximum number of examples to train on one by one. Each is a run of its own."""
+
+
+def sharing_replicas(report: Report) -> int:
+    """Return how many replicas may share the state of metrics whose numbers differ, or 0 if nothing shows this."""
+    record = report.distributed
+    if record is None or record.strategy.partition("[")[0] != "central_storage" or record.num_replicas < 2:
+        return 0
+    return record.num_replicas if any(one.check in (LOSS_EQ, METRIC_EQ) for one in report.findings) else 0
 
 
 def slices_to_recompute(report: Report) -> list[tuple[int, Mapping[int, tuple[int, ...]]]]:
