@@ -139,3 +139,18 @@ def gradients_are_doubled_under_a_strategy() -> None:
         return apply
 
     replace(BaseOptimizer, "apply", make)
+
+
+@defect(r"test_spellings\.py::\w+\[\w+-UnitNormalization")
+def axes_from_the_back_are_others() -> None:
+    """UnitNormalization takes the axis before the one that is counted from the back."""
+    import keras
+
+    def make(original: Any) -> Any:
+        def shifted(layer: Any, axis: Any = -1, **options: Any) -> None:
+            original(layer, axis, **options)
+            layer.axis = [one - 1 if one < 0 else one for one in layer.axis]
+
+        return shifted
+
+    replace(keras.layers.UnitNormalization, "__init__", make)
