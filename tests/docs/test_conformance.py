@@ -29,22 +29,45 @@ def test_every_tag_is_described() -> None:
     assert [one.name for one in fields(Tags) if f"\n| `{one.name}` |" not in text] == []
 
 
-# One run of pytest with all other plugins, and one with pytest-xdist, run for each commit.
-@pytest.mark.nightly(each_commit=("mirrored",))
+def run(pytester: pytest.Pytester, strategy: str, *options: str) -> pytest.RunResult:
+    """Run pytest on a file with all examples of the page."""
+    first = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
+    pytester.makepyfile(test_objects="\n\n".join([first, *examples().values()]))
+    pytester.makeini("[pytest]\n")
+    given = ["-p", "no:cacheprovider", f"--ddl-strategy={strategy}", *options]
+    return pytester.runpytest_subprocess(*given, timeout=900)
+
+
+def shown(strategy: str) -> list[str]:
+    """Return the tests that the page shows as passed under a strategy, as patterns."""
+    lines = re.findall(r"^(test_my_metrics\S+) PASSED$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    return [line.replace("[", "[[]") for line in lines if f"[{strategy}-" in line]
+
+
+# Collection builds and describes each object, and refuses what does not apply to it. For each commit,
+# tests/conformance/test_stock.py runs all checks, with the same expected failures.
+@pytest.mark.slow
+def test_the_examples_are_accepted(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "mirrored", "--collect-only", "-q")
+    assert result.ret == 0, result.stdout.str()
+    collected = {line.partition("[")[0].partition("::")[2] for line in result.outlines if "::" in line}
+    assert len(collected) == 1 + len(KINDS), result.stdout.str()
+    assert shown("mirrored")
+    for test in shown("mirrored"):
+        result.stdout.fnmatch_lines(f"*::{test}")
+
+
+@pytest.mark.nightly
 @pytest.mark.slow
 @MAY_DROP_AN_ITERATOR
 @pytest.mark.parametrize(("strategy", "known"), [("mirrored", 1), ("multi_worker_mirrored", 2)])
 def test_the_examples_run(pytester: pytest.Pytester, strategy: str, known: int) -> None:
-    first = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
-    pytester.makepyfile(test_objects="\n\n".join([first, *examples().values()]))
-    pytester.makeini("[pytest]\n")
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", f"--ddl-strategy={strategy}", "-v", timeout=900)
+    result = run(pytester, strategy, "-v")
     outcomes = result.parseoutcomes()
     assert set(outcomes) <= {"passed", "skipped", "xfailed", "warnings"}, result.stdout.str()
     # A function as a loss has no reduction of its own.
     assert outcomes["skipped"] == 1
     # The statistics of BatchNormalization, and the file that both workers write.
     assert outcomes["xfailed"] == known
-    shown = re.findall(r"^(test_my_metrics\S+) PASSED$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    for line in (line for line in shown if f"[{strategy}-" in line):
-        result.stdout.fnmatch_lines(f"*::{line.replace('[', '[[]')} PASSED*")
+    for test in shown(strategy):
+        result.stdout.fnmatch_lines(f"*::{test} PASSED*")
