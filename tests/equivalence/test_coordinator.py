@@ -130,6 +130,7 @@ def test_examples_that_one_device_never_consumes_decide_nothing():
     assert "were never consumed on one device" in str(report.inconclusive)
 
 
+@pytest.mark.nightly(each_commit=("consumes_half_of_the_data",))
 @pytest.mark.parametrize(
     ("program", "missing"), [(programs.consumes_half_of_the_data, 24), (programs.gives_one_batch_to_all_closures, 36)]
 )

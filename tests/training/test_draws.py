@@ -88,6 +88,18 @@ def _joined(found, strategy):
     return TrainingRecord(strategy, replicas, tuple(found), GIVEN["global_batch_size"], "native", 0)
 
 
+# The strategy decides only at which place a replica's numbers begin, which two programs show over workers.
+@pytest.mark.nightly(
+    each_commit=(
+        "stateless",
+        "eager",
+        "legacy-mirrored",
+        "in_a_loop-mirrored",
+        "one_by_one-mirrored",
+        "vectorized-mirrored",
+        "vectorized_twice-mirrored",
+    )
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["mirrored", "multi_worker_mirrored"])
 @pytest.mark.parametrize(
