@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.slow, MAY_DROP_AN_ITERATOR]
 InRank = Callable[[str, Callable[[], Any]], list[Any]]
 
 
+@pytest.mark.nightly(each_commit=("mirrored", "one_device-{}"))
 @pytest.mark.parametrize("given", [{}, {"lazily": True}, {"of": "tf_keras"}], ids=str)
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
 def test_right_programs_raise_no_alarm(given: dict[str, Any], strategy: str, in_rank: InRank) -> None:
@@ -32,6 +33,7 @@ def test_workers_that_are_right_raise_no_alarm(in_rank: InRank) -> None:
     assert in_rank("multi_worker_mirrored", partial(programs.fit, of="tf_keras")) == [[], []]
 
 
+@pytest.mark.nightly(each_commit=("mirrored-keras", "multi_worker_mirrored"))
 @pytest.mark.parametrize(
     ("strategy", "of", "cause"),
     [
