@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_ddl.equivalence.diagnosis.limitations import known_limitation
 from pytest_ddl.equivalence.verdict.report import DivergenceError, Report
-from pytest_ddl.records import TrainingRecord, VariableKind
+from pytest_ddl.records import ErrorRecord, TrainingRecord, VariableKind
 from pytest_ddl.run_facts import ScriptRecord
 from pytest_ddl.trying.counts import line_with_bare_count, line_with_copied_count, line_with_other_count
 from pytest_ddl.trying.found import OWN_ERRORS, explained, text_of, text_of_cell
@@ -44,6 +44,11 @@ _SAME_BATCHES = (
     "gets the same batches and trains in another way. A learning rate should follow the global batch size, not the "
     "number of replicas: make the global batch size BATCH_PER_REPLICA * strategy.num_replicas_in_sync, or leave the "
     "number out here"
+)
+_OF_ONE_DEVICE = (
+    "one device cannot run this with the number of replicas of the strategy ({}), and with its own number it trains in "
+    "another way, so there is nothing to compare with. Take what depends on the number from the batch itself, such as "
+    "tf.shape(batch)[0], or write the loop as train(run) for ddl_equivalence"
 )
 _NOT_COMPARED = "This is usual if the global batch grows as much. Whether it trains as well was not compared"
 _LEFT_OPEN = f"{'left open:':<13}"
@@ -100,6 +105,8 @@ def _compared(
         report, error = compare(script, **arguments), None
     except DivergenceError as raised:
         report, error = raised.report, raised
+    if script.meaning is Meaning.BATCHES and (as_told := _error_as_told(report)) is not None:
+        return _with_own_number(compare, script, arguments, tell, as_told)
     tell(_summary(report))
     if error is not None:
         _refuse_unseen(report)
@@ -112,6 +119,8 @@ def _compared(
         cells = [text_of_cell(cell) for cell in _script(report.reference).failed if cell[:2] not in there]
         raise UndecidedError(f"{'; '.join(cells)} (on one device, but not under the strategy)")
     if error is not None:
+        if script.meaning is not Meaning.BATCHES:
+            raise error
         report = _with_another_meaning(compare, script, arguments, error)
         tell(_summary(report))
     elif left_open := _shared_count(compare, script, arguments, report):
@@ -129,6 +138,41 @@ def _compared(
     if unrun:
         raise UndecidedError(f"{unrun}: {_UNRUN}")
     return report
+
+
+def _error_as_told(report: Report) -> ErrorRecord | None:
+    """Return the error of one device that was told the number of the strategy, if the strategy runs the script."""
+    reference, distributed = report.reference, report.distributed
+    if not _script(reference).told or reference is None or distributed is None or distributed.errors:
+        return None
+    errors = [error for _rank, error in reference.errors]
+    if any(error.type == "deadline" or error.type.rpartition(".")[2] in (*_CUT, *OWN_ERRORS) for error in errors):
+        return None
+    return errors[0] if errors else None
+
+
+def _with_own_number(
+    compare: Callable[..., Report],
+    script: TriedScript,
+    arguments: Mapping[str, Any],
+    tell: Callable[[str], None],
+    told: ErrorRecord,
+) -> Report:
+    """Return the report of a comparison in which one device reads its own number of replicas.
+
+    :param told: error of one device with the number of the strategy.
+    :raises DivergenceError: if it differs although it trains on as many examples at the same rate.
+    :raises UndecidedError: if one device fails with its own number, too, or trains in another way.
+    """
+    __tracebackhide__ = True
+    try:
+        return _compared(compare, replace(script, meaning=Meaning.OWN), arguments, tell)
+    except DivergenceError as error:
+        examples, rates = _first_step(error.report.reference)
+        if examples is not None and (examples, rates) == _first_step(error.report.distributed):
+            raise  # nothing that the number may rightly change is different
+        reason = _OF_ONE_DEVICE.format(explained(told.type, told.message))
+        raise UndecidedError(f"{_place_of(told)}{reason}") from None
 
 
 def _with_another_meaning(
@@ -174,7 +218,7 @@ def _shared_count(
     own = _report_of(compare, replace(script, meaning=Meaning.OWN), arguments)
     if own.verdict in ("pass", "known"):
         return ""
-    before, after = _first_step(report), _first_step(own)
+    before, after = _first_step(report.reference), _first_step(own.reference)
     if before[0] == after[0] is not None:
         raise UndecidedError(f"{place}: {_SAME_BATCHES}")
     if _under(compare, replace(script, meaning=Meaning.NOTHING), arguments) is not None:
@@ -189,15 +233,15 @@ def _shared_count(
     return text.format(short, *rates, _NOT_COMPARED)
 
 
-def _first_step(report: Report) -> tuple[int | None, tuple[float, ...]]:
-    """Return how many examples one device consumed in its first step, if this is known, and its learning rates."""
-    rank = report.reference.ranks[0] if report.reference is not None and report.reference.ranks else None
-    if rank is None or not rank.steps:
+def _first_step(record: TrainingRecord | None) -> tuple[int | None, tuple[float, ...]]:
+    """Return how many examples a run consumed in its first step, if this is known, and its learning rates."""
+    ranks = () if record is None else record.ranks
+    if not ranks or not all(rank.steps for rank in ranks):
         return None, ()
-    step = rank.steps[0]
-    rates = [one.index for one in rank.variables if one.kind is VariableKind.LEARNING_RATE]
-    values = (step.snapshot[index][0] for index in rates if index in step.snapshot)
-    return sum(batch.size for batch in step.batches) or None, tuple(map(float, values))
+    first = ranks[0].steps[0].snapshot
+    rates = [one.index for one in ranks[0].variables if one.kind is VariableKind.LEARNING_RATE]
+    values = (first[index][0] for index in rates if index in first)
+    return sum(batch.size for rank in ranks for batch in rank.steps[0].batches) or None, tuple(map(float, values))
 
 
 def _told_lines(script: TriedScript, report: Report) -> set[int]:
@@ -235,11 +279,10 @@ def _refuse_unseen(report: Report) -> None:
         # Without an end on one device, batches in another order are not replayed, and look like a finding.
         if error.type == "deadline":
             raise UndecidedError(_SLOW)
-        place = f"{Path(error.file).name}:{error.line}: " if error.file else ""
         if _script(reference).cut and error.type.rpartition(".")[2] in _CUT:
             raise _NeedsAllError
         raise UndecidedError(
-            f"{place}the script fails on one device, too: {explained(error.type, error.message)}", True
+            f"{_place_of(error)}the script fails on one device, too: {explained(error.type, error.message)}", True
         )
     if reference is not None and not reference.num_steps:
         left_out = _script(reference).lines.get("not compared", ())
@@ -248,6 +291,10 @@ def _refuse_unseen(report: Report) -> None:
             raise UndecidedError(f"{text_of_cell(failed[0])} (on one device, too). After this, {_UNSEEN}", True)
         raise UndecidedError("; ".join(left_out) if left_out else _UNSEEN)
     _refuse_open(report)
+
+
+def _place_of(error: ErrorRecord) -> str:
+    return f"{Path(error.file).name}:{error.line}: " if error.file else ""
 
 
 def _refuse_open(report: Report) -> None:

@@ -215,6 +215,11 @@ COUNTED = LOOP.replace(
 ).replace("    return loss\n", "    seen.assign_add(tf.cast(tf.shape(x)[0], tf.float32))\n    return loss\n")
 """It counts its examples in a variable of its own."""
 
+SHAPED = LOOP.replace(
+    "PER_REPLICA * strategy.num_replicas_in_sync", "8\nPER_REPLICA = 8 // strategy.num_replicas_in_sync"
+).replace("    x, y = inputs\n    with", "    x, y = inputs\n    x = tf.ensure_shape(x, (PER_REPLICA, 4))\n    with")
+"""The size of a replica's batch is fixed, so that one device can only run it with its own number of replicas."""
+
 AVERAGE = "tf.nn.compute_average_loss(losses, global_batch_size=GLOBAL_BATCH_SIZE)"
 DATA = LOOP[LOOP.index("# data") : LOOP.index("# end of data")]
 

@@ -45,6 +45,7 @@ def cause_of(path: Path, code: str, compare: pytest_ddl.Equivalence) -> str | No
         "FIT", "NO_STRATEGY", "LOOP", "FROM_FUNCTION", "TWO_WORKERS", "OWN_ITERATOR", "EAGER", "COORDINATOR_LOOP",
         "OWN_DEFAULT", "RESTORES", "UNEVEN_FROM_FUNCTION", "METRIC_BEFORE_LOSS", "INNER_STEPS", "OF_KAGGLE", "CLEARED",
         "EPOCHS_IN_A_FUNCTION", "COUNTED", "AUGMENTED", "AUGMENTED_BY_LAYERS", "RATE_OF_REPLICAS",
+        "SHAPED",
     ],
 )  # fmt: skip
 def test_a_right_script_passes(name: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
@@ -106,6 +107,14 @@ def test_every_right_way_to_scale_a_loss_passes(
     loss: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
 ) -> None:
     tried(tmp_path / "script.py", scripts.LOOP.replace(scripts.AVERAGE, loss), ddl_equivalence)
+
+
+@pytest.mark.nightly
+def test_a_wrong_loss_is_seen_in_a_script_whose_batch_is_fixed(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    code = scripts.SHAPED.replace(scripts.AVERAGE, "tf.reduce_mean(losses)")
+    assert cause_of(tmp_path / "script.py", code, ddl_equivalence) == "gradient-scaled-by-replica-count"
 
 
 @pytest.mark.nightly

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_ddl.equivalence.findings import Doubt
-from pytest_ddl.records import VariableKind
+from pytest_ddl.equivalence.verdict.report import DivergenceError
+from pytest_ddl.records import ErrorRecord, VariableKind
 from pytest_ddl.run_facts import ScriptRecord
 from pytest_ddl.trying.program import TriedScript
 from pytest_ddl.trying.source import Script
@@ -69,7 +70,7 @@ def one_device(verdict: str, examples: int, rate: float) -> Any:
     facts = {"script": ScriptRecord(told=("script.py:1",))}
     rank = SimpleNamespace(facts=facts, steps=[step], variables=variables)
     report = report_with()
-    report.verdict, report.reference = verdict, SimpleNamespace(ranks=[rank], num_steps=1, errors=())
+    report.verdict, report.reference = verdict, SimpleNamespace(ranks=[rank], num_steps=1, errors=(), refused=None)
     return report
 
 
@@ -111,3 +112,51 @@ def test_another_number_in_the_arithmetic_is_undecided(code: str, examples: int,
     reports = {"OWN": one_device("fail", examples, 0.1), "NOTHING": one_device("fail", 8, 0.1)}
     with pytest.raises(UndecidedError, match=rf"script\.py:2: .*{says}"):
         decided(tmp_path, code, BATCHES=one_device("pass", 8, 0.2), **reports)
+
+
+def own_number(folder: Path, own: Any, *, under: tuple[Any, ...] = ()) -> Any:
+    """Decide about a script that one device can only run with its own number of replicas.
+
+    :param own: report of the comparison with this number.
+    :param under: errors under the strategy.
+    """
+    (folder / "script.py").touch()
+    failed = one_device("fail", 8, 0.1)
+    failed.reference.errors = [
+        (0, ErrorRecord("builtins.ValueError", "(8, 4) is no (16, 4)", "", 0, file="a/b.py", line=7))
+    ]
+    failed.distributed = SimpleNamespace(ranks=failed.reference.ranks, num_steps=1, errors=under)
+    reports = {"BATCHES": failed, "OWN": own}
+
+    def compare(train: Any, **_given: Any) -> Any:
+        report = reports[train.meaning.name]
+        if report.verdict == "fail":
+            raise DivergenceError(report)
+        return report
+
+    return compare_script(compare, TriedScript(Script.read(folder / "script.py"), failing=()), {})
+
+
+def test_one_device_that_only_runs_with_its_own_number_is_compared_with_it(tmp_path: Path) -> None:
+    own = one_device("pass", 16, 0.1)
+    assert own_number(tmp_path, own) is own
+
+
+def test_one_device_that_trains_in_another_way_with_its_own_number_decides_nothing(tmp_path: Path) -> None:
+    with pytest.raises(
+        UndecidedError, match=r"^b\.py:7: one device cannot run this with .*\(8, 4\) is no .*tf\.shape\("
+    ):
+        own_number(tmp_path, one_device("fail", 8, 0.1))
+
+
+def test_a_difference_at_the_same_batch_and_rate_is_one_of_the_script(tmp_path: Path) -> None:
+    own, other = one_device("fail", 16, 0.1), one_device("pass", 16, 0.1)
+    own.distributed = other.reference
+    with pytest.raises(DivergenceError):
+        own_number(tmp_path, own)
+
+
+def test_a_script_that_fails_everywhere_is_not_run_again(tmp_path: Path) -> None:
+    same = (0, ErrorRecord("builtins.ValueError", "(8, 4) is no (16, 4)", "", 0))
+    with pytest.raises(UndecidedError, match=r"^b\.py:7: the script fails on one device, too: "):
+        own_number(tmp_path, None, under=(same,))
