@@ -21,6 +21,7 @@ def test_what_is_watched_or_does_not_move_is_not_named(ranks, strategy, program)
     assert unwatched(ranks(strategy, program, **GIVEN, steps=3)) == []
 
 
+@pytest.mark.nightly(each_commit=("1", "3-parameter_server"))
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_layer_that_is_not_watched_is_named(ranks, strategy, steps):
@@ -32,6 +33,15 @@ def test_a_model_that_is_not_watched_is_named(ranks):
     assert len(unwatched(ranks("mirrored", programs.watches_a_counter, **GIVEN, steps=2))) == 4
 
 
+@pytest.mark.nightly(
+    each_commit=(
+        "moves_once_by_tape",
+        "moves_once_by_persistent_tape-mirrored",
+        "moves_once_by_jacobian-mirrored",
+        "moves_once_by_graph-mirrored",
+        "moves_once_by_forward_mode-mirrored",
+    )
+)
 @pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
 @pytest.mark.parametrize(
     "program",
