@@ -103,6 +103,9 @@ class RunFacts(TypedDict, total=False):
     gradients_of_calls: GradientsOfCalls
     rewritten: Mapping[str, str]
     """Name of a variable, not a weight -> line at which a closure computes it from its old value."""
+    meanwhile: Mapping[str, tuple[int, str]]
+    """Name of a variable that the program assigns while closures run -> its index, or -1 if it is not watched, and the
+    line."""
 
     # Loops, and what lies outside of them
     no_loop: bool

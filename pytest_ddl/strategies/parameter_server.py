@@ -76,6 +76,15 @@ def join_scheduled(strategy: Any) -> None:
         coordinator.join()
 
 
+def closures_run(strategy: Any) -> bool:
+    """Return whether closures have not ended. An error of one is left for the program."""
+    coordinator = coordinator_of(strategy)
+    try:
+        return coordinator is not None and not coordinator.done()
+    except Exception:
+        return False
+
+
 _COORDINATOR = "chief"
 """Job of the coordinator, which TensorFlow adds to a cluster without one."""
 

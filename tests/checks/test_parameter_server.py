@@ -101,6 +101,27 @@ def test_weights_that_change_after_the_last_record_are_named_only_if_closures_ra
     assert len(found) == 1 or not unfinished
 
 
+@pytest.mark.parametrize(
+    ("name", "index", "read", "found"),
+    [
+        ("dense/kernel:0", 0, (), True),
+        ("scale:0", -1, ({"scale:0": (np.ones(()),)},), True),
+        ("epoch:0", -1, ({"scale:0": (np.ones(()),)},), False),  # no closure uses it
+    ],
+)
+def test_what_the_program_assigns_while_closures_run_is_found(
+    name: str, index: int, read: tuple[Any, ...], found: bool
+) -> None:
+    reference, distributed = pair(Program(batches=(12,) * STEPS, observe=False))
+    (rank,) = distributed.ranks
+    facts = {**rank.facts, "scheduled": STEPS, "reads": read, "meanwhile": {name: (index, "train.py:7")}}
+    rank = replace(rank, asynchronous=True, facts=facts)
+    report = judge(reference, replace(distributed, capabilities=Capabilities(coordinator=True), ranks=(rank,)))
+    causes = [one.cause for one in report.findings]
+    assert ("closures-not-awaited" in causes) == found, str(report)
+    assert ("train.py:7" in str(report)) == found
+
+
 def test_a_difference_before_training_is_found() -> None:
     assert asynchronous(2.0 * STEPS, initial_shift=0.1).findings[0].cause == "initial-weights-differ"
 

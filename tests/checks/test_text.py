@@ -105,7 +105,7 @@ def test_the_first_line_says_what_was_observed() -> None:
     assert "has copies of one variable that differ at step 2" in render_report(apart).splitlines()[0]
     early = replace(apart, findings=[Finding("PS", "closures were still running", "closures-not-awaited", step=2)])
     first = render_report(early).splitlines()[0]
-    assert "reads weights that running closures still change at step 2" in first
+    assert "reads or assigns weights that running closures still use at step 2" in first
     assert "one device" not in first
 
 

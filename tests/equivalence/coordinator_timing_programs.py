@@ -43,6 +43,20 @@ def never_joins_and_records_each_step(run):
         run.record()
 
 
+def changes_the_rate_half_way(run, join=False):
+    """The learning rate changes while the first half of the closures still runs, if nothing waits for it."""
+    model, optimizer, step = linear(run)
+    run.watch(model=model, optimizer=optimizer)
+    schedule(run, _slow(step), join=join)
+    optimizer.learning_rate.assign(0.5 * optimizer.learning_rate)
+    schedule(run, _slow(step))
+    run.record()
+
+
+def waits_before_the_rate_changes(run):
+    changes_the_rate_half_way(run, join=True)
+
+
 def records_before_the_last_closures_end(run):
     """The second half of the closures ends after the last recorded step, and the program waits for it."""
     model, optimizer, step = linear(run)

@@ -63,6 +63,17 @@ def test_more_closures_than_steps_of_one_device_are_found():
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("program", "causes"),
+    [(timing.changes_the_rate_half_way, ["closures-not-awaited"]), (timing.waits_before_the_rate_changes, [])],
+)
+def test_a_rate_that_changes_while_closures_run_is_found(program, causes):
+    report = check_training(program, "parameter_server", **GIVEN)
+    assert [finding.cause for finding in report.findings] == causes, str(report)
+    assert report.verdict == ("fail" if causes else "pass"), str(report)
+
+
+@pytest.mark.nightly
 def test_fewer_closures_after_the_last_record_are_found():
     report = check_training(timing.omits_steps_after_the_last_record, "parameter_server", **GIVEN)
     assert [(finding.check, finding.cause) for finding in report.findings] == [("PS", "unequal-steps")], str(report)

@@ -22,9 +22,10 @@ PARAMETER_SERVER = (
     ),
     Cause(
         "closures-not-awaited",
-        "Weights were read while closures still ran on the workers: nothing waited for them.",
+        "Weights were read or assigned while closures still ran on the workers: nothing waited for them.",
         Fix(
-            "Call coordinator.join() after the last coordinator.schedule(), before weights are read, saved or recorded."
+            "Call coordinator.join() after the last coordinator.schedule(), before weights are read, saved or recorded,"
+            " and before weights or learning rates are assigned."
         ),
     ),
     Cause(

@@ -60,7 +60,7 @@ def check_parameter_server(comparison: Comparison) -> CheckResult:
         )
     if not rank.steps or not reference.num_steps:
         return inconclusive(CHECK, "no step was recorded", in_program=True)
-    early = _read_too_early(distributed)
+    early = _read_too_early(distributed) or _assigned_meanwhile(distributed)
     if early is not None:
         return failed(CHECK, [early])
     findings = [*_initial(comparison), *_not_finite(reference, rank), *_other_number(reference, distributed)]
@@ -126,6 +126,25 @@ def _read_too_early(distributed: TrainingRecord) -> Finding | None:
         expected=f"{found.desired} after all {_closures(distributed)} closures",
         origin="a weight that nothing changes stays the same",
     )
+
+
+def _assigned_meanwhile(distributed: TrainingRecord) -> Finding | None:
+    """Report a variable that the program itself assigns while closures run, which may read the old or the new value."""
+    rank = distributed.ranks[0]
+    read = {key for of in rank.facts.get("reads", ()) for key in of}
+    for name, (index, line) in rank.facts.get("meanwhile", {}).items():
+        kinds = [one.kind for one in distributed.variables if one.index == index]
+        if name in read or (kinds and kinds[0] is not VariableKind.METRIC):
+            name = name.removesuffix(":0")
+            return Finding(
+                CHECK,
+                f"the program assigned {name} while closures were still running ({line}): it depends on time which of "
+                "them compute with the new value",
+                cause="closures-not-awaited",
+                step=rank.num_steps,
+                variable=name,
+            )
+    return None
 
 
 def _initial(comparison: Comparison) -> list[Finding]:

@@ -161,7 +161,7 @@ def _failure(strategy: str, finding: Finding) -> str:
     when = "before the first step" if finding.step == 0 else f"at step {finding.step}"
     what = "differs from one device"
     if finding.cause == "closures-not-awaited":
-        what = "reads weights that running closures still change"
+        what = "reads or assigns weights that running closures still use"
     elif finding.check == "REPLICA-EQ":
         what = "has copies of one variable that differ"
     parts = [finding.variable or finding.message]

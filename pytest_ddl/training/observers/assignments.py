@@ -15,6 +15,7 @@ from typing import Any
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import VariableKind
 from pytest_ddl.run_facts import RunFacts
+from pytest_ddl.strategies.parameter_server import closures_run
 from pytest_ddl.training import current_call, frames, keras_objects, values
 from pytest_ddl.training.coordinator import uses_coordinator
 from pytest_ddl.training.environment import keras_modules, on_import
@@ -40,6 +41,8 @@ class Assignments(Observer):
         self._is_concurrent = uses_coordinator(self.context.strategy) and not self.settings.one_by_one
         self._rewritten: dict[str, str] = {}
         """Name of a variable that a closure computes from its old value -> the line."""
+        self._meanwhile: dict[str, tuple[int, str]] = {}
+        """What the program assigns while closures run; see RunFacts."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -69,12 +72,24 @@ class Assignments(Observer):
 
         return functools.wraps(original)(tf.autograph.experimental.do_not_convert(method))
 
+    def _note_meanwhile(self, variables: list[Any]) -> None:
+        """Record variables that the program assigns while closures run."""
+        if not closures_run(self.context.strategy):
+            return
+        watched = {id(values.backing(one.variable)): one.record.index for one in self.recorder.watched}
+        for variable in variables:
+            self._meanwhile.setdefault(str(variable.name), (watched.get(id(variable), -1), frames.user_frames(1)))
+
     def _note(self, item: Any, assigned: Callable[[Any], Any], overwrites: bool, given: list[Any]) -> None:
+        import tensorflow as tf
+
         try:
             variables = [values.backing(variable) for variable in assigned(item)]
             self.recorder.lines.assign(variables)
             if overwrites:
                 self.recorder.lines.assign(variables, overwrites=True)
+            if self._is_concurrent and tf.executing_eagerly() and not current_call.in_closure():
+                self._note_meanwhile(variables)
             if overwrites and self._is_concurrent and current_call.in_closure():
                 for variable in variables:
                     if not variable.trainable and _depends_on(given, variable.handle):
@@ -85,7 +100,12 @@ class Assignments(Observer):
             )
 
     def end_run(self) -> Mapping[str, Any]:
-        return {"facts": RunFacts(rewritten=dict(self._rewritten))} if self._rewritten else {}
+        facts = RunFacts()
+        if self._rewritten:
+            facts["rewritten"] = dict(self._rewritten)
+        if self._meanwhile:
+            facts["meanwhile"] = dict(self._meanwhile)
+        return {"facts": facts} if facts else {}
 
 
 def _depends_on(given: list[Any], handle: Any) -> bool:
