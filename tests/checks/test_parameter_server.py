@@ -107,12 +107,18 @@ def test_weights_that_change_after_the_last_record_are_named_only_if_closures_ra
         ("dense/kernel:0", 0, (), True),
         ("scale:0", -1, ({"scale:0": (np.ones(()),)},), True),
         ("epoch:0", -1, ({"scale:0": (np.ones(()),)},), False),  # no closure uses it
+        ("steps:0", COUNTER, (), False),  # the program watches its own count
+        ("steps:0", COUNTER, ({"steps:0": (np.ones(()),)},), True),
     ],
 )
 def test_what_the_program_assigns_while_closures_run_is_found(
     name: str, index: int, read: tuple[Any, ...], found: bool
 ) -> None:
-    reference, distributed = pair(Program(batches=(12,) * STEPS, observe=False))
+    counts = [float(step) for step in range(1, STEPS + 1)]
+    reference, distributed = (
+        with_counter(record, VariableKind.STATE, counts)
+        for record in pair(Program(batches=(12,) * STEPS, observe=False))
+    )
     (rank,) = distributed.ranks
     facts = {**rank.facts, "scheduled": STEPS, "reads": read, "meanwhile": {name: (index, "train.py:7")}}
     rank = replace(rank, asynchronous=True, facts=facts)

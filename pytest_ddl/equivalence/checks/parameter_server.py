@@ -129,12 +129,15 @@ def _read_too_early(distributed: TrainingRecord) -> Finding | None:
 
 
 def _assigned_meanwhile(distributed: TrainingRecord) -> Finding | None:
-    """Report a variable that the program itself assigns while closures run, which may read the old or the new value."""
+    """Report a variable that the program itself assigns while closures run, which may read the old or the new value.
+
+    A state that no closure reads is the program's own: its values depend on no closure.
+    """
     rank = distributed.ranks[0]
     read = {key for of in rank.facts.get("reads", ()) for key in of}
     for name, (index, line) in rank.facts.get("meanwhile", {}).items():
         kinds = [one.kind for one in distributed.variables if one.index == index]
-        if name in read or (kinds and kinds[0] is not VariableKind.METRIC):
+        if name in read or (kinds and kinds[0] not in (VariableKind.METRIC, VariableKind.STATE)):
             name = name.removesuffix(":0")
             return Finding(
                 CHECK,
