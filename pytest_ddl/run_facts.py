@@ -158,6 +158,8 @@ class RunFacts(TypedDict, total=False):
     """Kind of :class:`~pytest_ddl.training.lines.Lines` -> its lines."""
     shards: Sequence[tuple[int, int]]
     """Number of shards and index of each ``Dataset.shard`` in a dataset that the strategy shards again."""
+    parts: Sequence[tuple[int, int]]
+    """Number of shards and index of each ``Dataset.shard`` in any dataset that is distributed. Absent if none is."""
     overwritten: Mapping[str, str]
     """Attribute of an object that several replicas set -> line."""
     script: ScriptRecord

@@ -371,3 +371,32 @@ def test_shards_of_shards_are_named_before_the_data_ends(shards: list[Any], twic
     (finding,) = check_data_cover(Comparison(reference, distributed, Tolerance(reference, ()))).findings
     assert (finding.cause == "examples-dropped") is twice
     assert ("sharded twice" in finding.message) is twice
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "unread"),
+    [
+        ([()], [((2, 0),)], True),
+        ([((1, 0),)], [((2, 1),)], True),
+        ([((4, 0),)], [((4, 0),)], False),
+        ([((1, 0),)], [((2, 0),), ((2, 1),)], False),
+        ([()], [((2, 0),), ((2, 0),)], True),
+        ([()], [((2, 0), (2, 1))], False),
+        ([None], [((2, 0),)], False),
+    ],
+    ids=["one of two", "the other", "a split on both", "each worker its own", "of both workers", "joined", "not seen"],
+)
+def test_shards_that_nobody_reads_are_found_before_the_data_ends(ours: Any, theirs: Any, unread: bool) -> None:
+    reference, record = consumed(one([0, 1, 2, 3])), consumed([[[0, 4], [2, 6]]])
+
+    def of(ranks: tuple[RankRecord, ...], parts: Any) -> tuple[RankRecord, ...]:
+        facts: list[Any] = [{} if part is None else {"parts": part} for part in parts]
+        return tuple(replace(rank, facts=fact) for rank, fact in zip(ranks, facts, strict=True))
+
+    (rank,) = record.ranks
+    idle = replace(rank, rank=1, steps=tuple(replace(step, batches=()) for step in rank.steps))
+    distributed = replace(record, ranks=of((rank, idle)[: len(theirs)], theirs))
+    reference = replace(reference, ranks=of(reference.ranks, ours))
+    (finding,) = check_data_cover(Comparison(reference, distributed, Tolerance(reference, ()))).findings
+    assert (finding.cause == "examples-dropped") is unread
+    assert (f"distributes only shard {theirs[0][0][1]} of 2" in finding.message) is unread

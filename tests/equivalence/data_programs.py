@@ -88,6 +88,23 @@ def ignores_the_shard(run):
     _train(run, _per_worker(run, lambda _context: _examples()))
 
 
+def distributes_one_shard(run, shards=1):
+    """The loop ends before the data does. Without the other shards, half of the examples is never trained on."""
+    model, optimizer = _make(run)
+    run.watch(model=model, optimizer=optimizer)
+    number = run.strategy.num_replicas_in_sync
+    parts = [_examples().shard(number, index) for index in range(min(shards, number))]
+    turns = tf.data.Dataset.range(len(parts)).repeat()
+    dataset = tf.data.Dataset.choose_from_datasets(parts, turns)
+    step = _step(run, model, optimizer)
+    iterator = iter(run.strategy.experimental_distribute_dataset(dataset.batch(run.global_batch_size)))
+    run.record(loss=step(iterator))
+
+
+def distributes_all_shards(run):
+    distributes_one_shard(run, shards=2)
+
+
 def begins_where_the_first_steps_of_another_end(run):
     """In three steps, two workers consume the first 36 examples once. Then the first worker repeats the others'."""
     _train(run, _per_worker(run, lambda context: _examples().skip(18 * context.input_pipeline_id)))

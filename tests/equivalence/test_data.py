@@ -96,6 +96,18 @@ def test_a_sin_is_named(program, check, cause):
     assert (report.findings[0].check, report.findings[0].cause) == (check, cause), str(report)
 
 
+@pytest.mark.nightly(each_commit=("distributes_one_shard",))
+@pytest.mark.parametrize(
+    ("program", "causes"),
+    [(programs.distributes_one_shard, ["examples-dropped"]), (programs.distributes_all_shards, [])],
+    ids=name_of,
+)
+def test_a_shard_that_nobody_reads_is_found_before_the_data_ends(program, causes):
+    report = check_training(program, "mirrored", **GIVEN)
+    assert [finding.cause for finding in report.findings[:1]] == causes, str(report)
+    assert report.verdict == ("fail" if causes else "pass"), str(report)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("program", [programs.forgets_the_optimizer, programs.begins_the_data_again], ids=name_of)
 def test_an_interruption_is_judged_in_one_process_too(program):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ddl.equivalence.findings import Doubt
+from pytest_ddl.equivalence.findings import Doubt, Finding
 from pytest_ddl.equivalence.verdict.report import DivergenceError
 from pytest_ddl.records import ErrorRecord, VariableKind
 from pytest_ddl.run_facts import ScriptRecord
@@ -112,6 +112,13 @@ def test_another_number_in_the_arithmetic_is_undecided(code: str, examples: int,
     reports = {"OWN": one_device("fail", examples, 0.1), "NOTHING": one_device("fail", 8, 0.1)}
     with pytest.raises(UndecidedError, match=rf"script\.py:2: .*{says}"):
         decided(tmp_path, code, BATCHES=one_device("pass", 8, 0.2), **reports)
+
+
+def test_a_number_that_chooses_a_part_of_the_examples_is_a_failure(tmp_path: Path) -> None:
+    own = one_device("fail", 8, 0.1)
+    own.findings = [Finding("DATA-COVER", "the program distributes only shard 0 of 2", cause="examples-dropped")]
+    with pytest.raises(DivergenceError):
+        decided(tmp_path, RATES, BATCHES=one_device("pass", 8, 0.1), OWN=own)
 
 
 def own_number(folder: Path, own: Any, *, under: tuple[Any, ...] = ()) -> Any:

@@ -15,6 +15,7 @@ from pytest_ddl.equivalence.evidence.coverage import (
     altered_tensors,
     coverage,
     step_of_batch,
+    unread_parts,
     unseen_examples,
 )  # fmt: skip
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, shared_steps
@@ -53,6 +54,8 @@ def check_data_cover(comparison: Comparison) -> CheckResult:
         if is_asynchronous(distributed):
             return not_applicable(CHECK, "steps ran concurrently, so which examples a step consumes is random")
         finding = _other_order(reference, distributed, found)
+        if (unread := unread_parts(reference, distributed)) is not None:
+            return failed(CHECK, [_of_unread_parts(finding, *unread)])
         return failed(CHECK, [_of_shares(finding, len(distributed.ranks)) if _is_sharded(distributed) else finding])
     findings = _wrong(found, len(distributed.ranks))
     if workers := _readers_of_whole_data(found, distributed):
@@ -180,6 +183,18 @@ def _of_shares(finding: Finding, workers: int) -> Finding:
         fix=SPECIAL["sharded-twice"],
         evidence=f"every worker distributes another of {workers} shards of a dataset, and the strategy gives it only "
         f"1/{workers} of this shard",
+        look_at=(),
+    )
+
+
+def _of_unread_parts(finding: Finding, number: int, read: tuple[int, ...]) -> Finding:
+    """Name shards that no rank reads, which shows before the data has ended."""
+    which = f"shard {read[0]}" if len(read) == 1 else f"shards {', '.join(map(str, read))}"
+    return replace(
+        finding,
+        message=f"the program distributes only {which} of {number} of its data",
+        cause="examples-dropped",
+        evidence=f"no rank distributes another of the {number} shards, and one device does not shard its data so",
         look_at=(),
     )
 

@@ -92,6 +92,29 @@ def _over_all_steps(reference: TrainingRecord, distributed: TrainingRecord, foun
     return replace(found, order=Order.WRONG, ours=sums[0], theirs=sums[1]) if sums[0] != sums[1] else found
 
 
+def unread_parts(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[int, tuple[int, ...]] | None:
+    """Return the number of shards of the data and those that all ranks together distribute, if one device has others.
+
+    The shards that they leave out are trained on by nobody, however few of the examples were consumed.
+    """
+    if not all("parts" in rank.facts for rank in (*reference.ranks, *distributed.ranks)):
+        return None
+    ours, theirs = _parts(reference), _parts(distributed)
+    for number, read in theirs.items():
+        if len(read) < number and ours.get(number) != read:
+            return number, tuple(sorted(read))
+    return None
+
+
+def _parts(record: TrainingRecord) -> dict[int, set[int]]:
+    """Return the indices of the shards that all ranks distribute, by the number of shards."""
+    found: dict[int, set[int]] = {}
+    for rank in record.ranks:
+        for number, index in rank.facts.get("parts", ()):
+            found.setdefault(number, set()).add(index)
+    return found
+
+
 def contents_are_known(reference: TrainingRecord, distributed: TrainingRecord) -> bool:
     """Return whether one device saw all contents.
 

@@ -21,6 +21,7 @@ from pytest_ddl.equivalence.evidence.coverage import (
     contents_by_step,
     coverage,
     repeats_are_no_chance,
+    unread_parts,
 )
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, shared_steps, sizes
 from pytest_ddl.equivalence.evidence.replica_calls import are_equal, calls_of, strange_examples
@@ -88,6 +89,8 @@ def align(reference: TrainingRecord, distributed: TrainingRecord, settings: RunS
         return runs
     found = coverage(reference, distributed)
     if found is None or found.order is Order.REPEATED or data_shift(reference, distributed) is not None:
+        return runs
+    if unread_parts(reference, distributed) is not None:
         return runs
     wrong = found.order is Order.WRONG
     known = contents_are_known(reference, distributed)

@@ -35,7 +35,7 @@ def joined(first: RankRecord, second: RankRecord, step: int) -> RankRecord:
     )
 
 
-_LISTS = ("own_strategies", "unmatched_layout_rules", "unwatched", "unseeded", "shards")
+_LISTS = ("own_strategies", "unmatched_layout_rules", "unwatched", "unseeded", "shards", "parts")
 _BY_KEY = ("draws_unseen", "generators", "overwritten", "rewritten", "meanwhile", "fitted")
 _EITHER = ("tf_config", "device", "not_deterministic", "drew_unseen", "data_of_workers", "trains_on_batches")
 """Facts of either attempt that hold for both together. The others say how a run began or ended: those of the last."""

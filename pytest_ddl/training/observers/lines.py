@@ -23,6 +23,7 @@ class LineObserver(Observer):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._shards: list[tuple[int, int]] = []
+        self._parts: list[tuple[int, int]] | None = None
         self._has_data_of_workers = False
 
     _converted: Mapping[object, object] = MappingProxyType({})
@@ -55,40 +56,74 @@ class LineObserver(Observer):
         def distribute(dataset: Any, *args: Any, **kwargs: Any) -> Any:
             if not (callable(dataset) and self.recorder.lines.add_function(DATA, dataset)):
                 self.recorder.lines.add(DATA)
-            if self.context.num_ranks > 1:
+            if self.context.num_ranks > 1 and _is_sharded_again(dataset):
                 self._shards += _shards_in(dataset)
+            self._parts = [*(self._parts or ()), *_shards_in(dataset)]
             # The input context of a coordinator's worker is that of a single pipeline: it cannot shard.
-            self._has_data_of_workers |= callable(dataset) and uses_coordinator(self.context.strategy)
-            return original(dataset, *args, **kwargs)
+            of_workers = callable(dataset) and uses_coordinator(self.context.strategy)
+            self._has_data_of_workers |= of_workers
+            made = self._making(dataset) if callable(dataset) and not of_workers else dataset
+            return original(made, *args, **kwargs)
 
         return distribute
+
+    def _making(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that makes the data of a worker, and keeps its shards."""
+
+        @functools.wraps(make)
+        def made(*args: Any, **kwargs: Any) -> Any:
+            dataset = make(*args, **kwargs)
+            self._parts = [*(self._parts or ()), *_shards_in(dataset)]
+            return dataset
+
+        return made
 
     def end_run(self) -> Mapping[str, Any]:
         facts = self.recorder.lines.facts()
         if self._shards:
             facts["shards"] = tuple(self._shards)
+        if self._parts is not None:
+            facts["parts"] = tuple(self._parts)
         if self._has_data_of_workers:
             facts["data_of_workers"] = True
         return {"facts": facts}
 
 
-def _shards_in(dataset: Any) -> Iterator[tuple[int, int]]:
-    """Yield ``(number of shards, index)`` of each shard that a dataset is made of, unless it is not sharded again."""
+def _is_sharded_again(dataset: Any) -> bool:
+    """Return whether a strategy with several workers shards a dataset that it distributes."""
     import tensorflow as tf
 
     if not isinstance(dataset, tf.data.Dataset):
-        return
+        return False
     policies = tf.data.experimental.AutoShardPolicy
-    if dataset.options().experimental_distribute.auto_shard_policy in (policies.OFF, policies.HINT):
-        return
-    found = [dataset]
+    return dataset.options().experimental_distribute.auto_shard_policy not in (policies.OFF, policies.HINT)
+
+
+def _shards_in(dataset: Any) -> Iterator[tuple[int, int]]:
+    """Yield ``(number of shards, index)`` of each shard that a dataset is made of.
+
+    A shard of repeated data is none: its next pass may begin at another example, and read what this one leaves out.
+    """
+    import tensorflow as tf
+
+    found = [dataset] if isinstance(dataset, tf.data.Dataset) else []
     while found:
         one = found.pop()
-        found += getattr(one, "_inputs", list)()
-        if type(one).__name__ == "_ShardDataset":
+        inputs = _inputs_of(one)
+        found += inputs
+        if type(one).__name__ == "_ShardDataset" and not any(map(_repeats, inputs)):
             number, index = (tf.get_static_value(value) for value in (one._num_shards, one._index))
             if number is not None and index is not None:
                 yield int(number), int(index)
+
+
+def _repeats(dataset: Any) -> bool:
+    return type(dataset).__name__ == "_RepeatDataset" or any(map(_repeats, _inputs_of(dataset)))
+
+
+def _inputs_of(dataset: Any) -> list[Any]:
+    inputs: list[Any] = getattr(dataset, "_inputs", list)()
+    return inputs
 
 
 def _merging(original: Callable[..., Any]) -> Callable[..., Any]:
