@@ -204,6 +204,38 @@ def test_a_slow_layer_is_not_taken_for_one_that_stands_still(factor: float, verd
 
 
 @pytest.mark.parametrize(
+    ("moved", "noise", "verdict"), [(1e-17, 0.2, "pass"), (1e-3, 1e-15, "fail")], ids=["by rounding", "by its gradient"]
+)
+def test_a_slot_that_is_made_late_stands_still_if_only_rounding_moves_it(
+    moved: float, noise: float, verdict: str
+) -> None:
+    """A second optimizer has slots from step 2 on. The longest step of this one comes later than its difference."""
+
+    def with_slot(record: TrainingRecord, third: float, fourth: float) -> TrainingRecord:
+        (rank,) = record.ranks
+        index = len(rank.variables)
+        slot = VariableRecord(index, "adam_1/bias_velocity", VariableKind.SLOT, (1,), "float64", since=2)
+        values = [None, np.zeros(1), np.array([third]), np.array([fourth])]
+        steps = tuple(
+            step if value is None else replace(step, snapshot={**step.snapshot, index: (value,) * record.num_replicas})
+            for step, value in zip(rank.steps, values, strict=True)
+        )
+        initial = {**rank.initial, index: (np.zeros(1),) * record.num_replicas}
+        return replace(record, ranks=(replace(rank, variables=(*rank.variables, slot), initial=initial, steps=steps),))
+
+    program = Program(batches=(12,) * 4)
+    last = 40.0 * moved
+    reference = with_slot(simulate(program), moved, last)
+    distributed = with_slot(simulate(replace(program, replicas=2)), 1.1 * moved, last)
+    perturbed = [
+        with_slot(simulate(replace(program, perturbation=p)), moved * (1 + p * noise), last * (1 + p * noise))
+        for p in (1, 2, 3)
+    ]
+    report = judge(reference, distributed, perturbed, checks=["OPT-STATE"])
+    assert report.verdict == verdict, str(report)
+
+
+@pytest.mark.parametrize(
     ("sparse", "numbers", "length"),
     [(True, 60, 60), (True, 24, 48), (True, 0, 12 * 30_000), (False, 60, 12 * 30_000)],
     ids=["positions", "features", "not observed", "a dense gradient too"],

@@ -273,7 +273,9 @@ class Tolerance:
         drawn = self._movement.noise(index, step, self._slices.reordered if self._slices is not None else ())
         value += 2 * self.relative(compute) * term + 2 * self.confidence * max(drawn, default=0.0)
         largest_step = max(path, default=0.0)
-        if largest_step <= self._still(value, noise):
+        # Steps before a variable was seen are taken for as long as a later one, whose noise is not in this step yet.
+        seen = [*path[:before], *path[before + record.since + 1 :]]
+        if max(seen, default=0.0) <= self._still(value, noise):
             # A variable that stands still by cancellation does not show the effect of one example. The other variables
             # go through the same sums, and they show it.
             largest_step = max([largest_step, *self._movement.largest_steps(VariableKind.TRAINABLE, step)])
