@@ -13,7 +13,7 @@ from suites.models.linear import FEATURES
 from suites.parameters.spaces import Arguments, Space, Wrong
 
 pytestmark = [
-    pytest.mark.usefixtures("float64"),
+    pytest.mark.usefixtures("float64", "kept_iterators"),
     pytest.mark.filterwarnings(COPY_WARNING),
     pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning"),
 ]
@@ -80,6 +80,26 @@ class InNumPy:
         loss, slopes = float(self.losses(x, y, weights).mean()), 2 * (x @ self.kernel - y) * scale[:, None]
         self.kernel = self.kernel - RATE * x.T @ slopes / len(x)
         return loss
+
+
+@pytest.fixture
+def kept_iterators(ddl_strategy, monkeypatch):
+    """Keep the iterators that Keras drops in each ``fit``, until the test has ended.
+
+    TensorFlow 2.21 sometimes ends the process when one is dropped that still reads ahead
+    (``repros/dropped_iterator.py``). With as many trainings as here, this happens.
+    """
+    import tensorflow as tf
+
+    kept = []
+    distributed = type(ddl_strategy.experimental_distribute_dataset(tf.data.Dataset.range(1)))
+    iterate = distributed.__iter__
+
+    def keep(dataset: Any) -> Any:
+        kept.append(iterate(dataset))
+        return kept[-1]
+
+    monkeypatch.setattr(distributed, "__iter__", keep)
 
 
 def model_of(strategy: Any) -> Any:
