@@ -105,8 +105,8 @@ def _compared(
         report, error = compare(script, **arguments), None
     except DivergenceError as raised:
         report, error = raised.report, raised
-    if script.meaning is Meaning.BATCHES and (as_told := _error_as_told(report)) is not None:
-        return _with_own_number(compare, script, arguments, tell, as_told)
+    if script.meaning is Meaning.BATCHES and (as_given := _error_as_given(report)) is not None:
+        return _with_own_number(compare, script, arguments, tell, as_given)
     tell(_summary(report))
     if error is not None:
         _refuse_unseen(report)
@@ -140,8 +140,8 @@ def _compared(
     return report
 
 
-def _error_as_told(report: Report) -> ErrorRecord | None:
-    """Return the error of one device that was told the number of the strategy, if the strategy runs the script."""
+def _error_as_given(report: Report) -> ErrorRecord | None:
+    """Return the error of one device with the number of the strategy, if the strategy runs the script."""
     reference, distributed = report.reference, report.distributed
     if not _script(reference).told or reference is None or distributed is None or distributed.errors:
         return None
@@ -156,11 +156,11 @@ def _with_own_number(
     script: TriedScript,
     arguments: Mapping[str, Any],
     tell: Callable[[str], None],
-    told: ErrorRecord,
+    as_given: ErrorRecord,
 ) -> Report:
     """Return the report of a comparison in which one device reads its own number of replicas.
 
-    :param told: error of one device with the number of the strategy.
+    :param as_given: error of one device with the number of the strategy.
     :raises DivergenceError: if it differs although it trains on as many examples at the same rate.
     :raises UndecidedError: if one device fails with its own number, too, or trains in another way.
     """
@@ -171,8 +171,8 @@ def _with_own_number(
         examples, rates = _first_step(error.report.reference)
         if examples is not None and (examples, rates) == _first_step(error.report.distributed):
             raise  # nothing that the number may rightly change is different
-        reason = _OF_ONE_DEVICE.format(explained(told.type, told.message))
-        raise UndecidedError(f"{_place_of(told)}{reason}") from None
+        reason = _OF_ONE_DEVICE.format(explained(as_given.type, as_given.message))
+        raise UndecidedError(f"{_place_of(as_given)}{reason}") from None
 
 
 def _with_another_meaning(

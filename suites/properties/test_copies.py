@@ -22,7 +22,7 @@ pytestmark = [
 
 ROWS, FEATURES, RATE = 4, 3, 0.125
 PLACES = ("attribute", "list", "tuple", "dict", "list of lists", "dict of lists", "list of dicts", "layer of a layer")
-"""Where a layer of a user keeps its two inner layers."""
+"""Containers in which a layer of a user keeps its two inner layers."""
 MODELS = ("functional", "sequential", "subclass", "model in a model", "three models in each other", "shared layer")
 OF_USERS = "checkpoint of a user's model"
 WAYS = (
