@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from suites.models.linear import BOUND, FEATURES, OUTPUTS, START, Array
-from suites.running import components
+from suites.running import components, replicas_of
 
 COPY_WARNING = "ignore:__array__ implementation:DeprecationWarning"
 """Warning of NumPy 2 when Keras makes an array of a distributed variable: TensorFlow 2.21 does not take ``copy``."""
@@ -27,6 +27,19 @@ def in_float64() -> Iterator[None]:
     yield
     keras.backend.set_floatx(floatx)
     keras.mixed_precision.set_global_policy(policy)
+
+
+def strategy_of_many_fits(strategy: Any) -> Any:
+    """Return the strategy for a model that is trained a hundred times: TensorFlow's own if there is one replica.
+
+    Under ``OneDeviceStrategy``, Keras drops an iterator in each ``fit`` and ``evaluate``, and TensorFlow 2.21 sometimes
+    ends the process then (``repros/dropped_iterator.py``). To keep the iterators until the end of the test does not
+    help: each is dropped with its thread of autotuning, for which the process may wait for up to a minute
+    (``repros/iterator_waits_for_autotune.py``).
+    """
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy() if replicas_of(strategy) == 1 else strategy
 
 
 def linear(

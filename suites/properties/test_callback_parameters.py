@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from suites import subject
-from suites.linear import COPY_WARNING, linear
+from suites.linear import COPY_WARNING, linear, strategy_of_many_fits
 from suites.models.linear import data
 from suites.parameters.spaces import Arguments, Space, Wrong
-from suites.running import replicas_of
 
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(COPY_WARNING)]
 
@@ -81,17 +80,10 @@ def _metrics(strategy: Any) -> list[Any]:
 
 
 class Program:
-    """A model that is trained again and again from the same weights; what it did is in lists by epoch.
-
-    One replica trains without a strategy: under ``OneDeviceStrategy``, Keras drops an iterator in each ``fit``, and
-    TensorFlow 2.21 sometimes ends the process then (``repros/dropped_iterator.py``).
-    """
+    """A model that is trained again and again from the same weights; what it did is in lists by epoch."""
 
     def __init__(self, strategy: Any) -> None:
-        import tensorflow as tf
-
-        if replicas_of(strategy) == 1:
-            strategy = tf.distribute.get_strategy()
+        strategy = strategy_of_many_fits(strategy)
         self._data = data(8 * BATCHES).unweighted
         self._model = linear(strategy, rate=RATE, metrics=_metrics(strategy))
         self._start = self._model.get_weights()

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from suites.linear import COPY_WARNING
+from suites.linear import COPY_WARNING, strategy_of_many_fits
 from suites.models.linear import FEATURES
 from suites.parameters.spaces import Arguments, Space, Wrong
 
 pytestmark = [
-    pytest.mark.usefixtures("float64", "kept_iterators"),
+    pytest.mark.usefixtures("float64"),
     pytest.mark.filterwarnings(COPY_WARNING),
     pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning"),
 ]
@@ -82,30 +82,10 @@ class InNumPy:
         return loss
 
 
-@pytest.fixture
-def kept_iterators(ddl_strategy, monkeypatch):
-    """Keep the iterators that Keras drops in each ``fit``, until the test has ended.
-
-    TensorFlow 2.21 sometimes ends the process when one is dropped that still reads ahead
-    (``repros/dropped_iterator.py``). With as many trainings as here, this happens.
-    """
-    import tensorflow as tf
-
-    kept = []
-    distributed = type(ddl_strategy.experimental_distribute_dataset(tf.data.Dataset.range(1)))
-    iterate = distributed.__iter__
-
-    def keep(dataset: Any) -> Any:
-        kept.append(iterate(dataset))
-        return kept[-1]
-
-    monkeypatch.setattr(distributed, "__iter__", keep)
-
-
 def model_of(strategy: Any) -> Any:
     from suites.subject import keras
 
-    with nullcontext() if strategy is None else strategy.scope():
+    with nullcontext() if strategy is None else strategy_of_many_fits(strategy).scope():
         model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1, use_bias=False)])
         model.compile(keras.optimizers.SGD(RATE), loss="mse", jit_compile=False)
     return model

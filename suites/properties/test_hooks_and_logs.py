@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from suites.linear import COPY_WARNING
+from suites.linear import COPY_WARNING, strategy_of_many_fits
 from suites.models.linear import START
 from suites.pairwise import pairwise
 from suites.parameters.spaces import Arguments, Space, Wrong, parameters
@@ -159,11 +159,7 @@ def structured(case: Arguments, values: Mapping[str, Any]) -> Any:
 
 
 def model_of(strategy: Any, case: Arguments) -> Any:
-    """Return the compiled model of a case: one replica trains without a strategy.
-
-    Under ``OneDeviceStrategy``, Keras drops an iterator in each ``fit`` and ``evaluate``, and TensorFlow 2.21 sometimes
-    ends the process then (``repros/dropped_iterator.py``). With as many trainings as here, this happens.
-    """
+    """Return the compiled model of a case."""
     from suites.subject import keras
 
     class WeightedError(keras.metrics.MeanAbsoluteError):
@@ -175,7 +171,7 @@ def model_of(strategy: Any, case: Arguments) -> Any:
     def of_outputs(make: Any) -> Any:
         return structured(case, {name: make() for name in NAMES})
 
-    with strategy.scope() if replicas_of(strategy) > 1 else nullcontext():
+    with strategy_of_many_fits(strategy).scope():
         inputs = keras.Input((FEATURES,))
         layers = {name: keras.layers.Dense(WIDTHS[name], use_bias=False, name=name) for name in NAMES}
         outputs = {name: layer(inputs) for name, layer in layers.items()}
