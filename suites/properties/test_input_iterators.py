@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import namedtuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -328,3 +330,32 @@ def drop_iterators():
 def test_an_iterator_that_is_dropped_stops_its_thread(ddl_cluster):
     """``fit`` of Keras drops such an iterator in each evaluation."""
     assert ddl_cluster.run(drop_iterators) == [[0] * 10]
+
+
+OLD = 1.0
+"""Age in seconds at which an iterator is old. The thread of its autotuning then sleeps for a second or more."""
+_LEFT: list[Any] = []
+
+
+def longest_wait():
+    """Drop iterators that are older than a second until one is waited for. Return the longest wait in seconds."""
+    import tensorflow as tf
+
+    data, begin = tf.data.Dataset.range(8).map(lambda number: number + 1), time.monotonic()
+    while time.monotonic() < begin + 2 or len(_LEFT) < 200:
+        _LEFT.append(iter(data))
+        next(_LEFT[-1])
+    waits = [0.0]
+    # The rank ends without dropping those that are left: it would wait for some of them, too.
+    while len(_LEFT) > 100 and waits[-1] < OLD / 2:
+        before = time.monotonic()
+        _LEFT.pop(0)
+        waits.append(time.monotonic() - before)
+    return max(waits)
+
+
+@pytest.mark.ddl(strategies="one_device", isolation="fresh")
+@pytest.mark.ddl_item("input.iterator.get_next")
+def test_an_old_iterator_is_dropped_at_once(ddl_cluster):
+    """``fit`` of Keras drops one at its end and after each evaluation."""
+    assert max(ddl_cluster.run(longest_wait)) < OLD / 2
