@@ -12,6 +12,8 @@ from pytest_ddl.equivalence.findings import Doubt, Finding
 from pytest_ddl.equivalence.verdict.report import DivergenceError
 from pytest_ddl.records import ErrorRecord, VariableKind
 from pytest_ddl.run_facts import ScriptRecord
+from pytest_ddl.terminal import NOT_COMPARED
+from pytest_ddl.trying import plugin
 from pytest_ddl.trying.program import TriedScript
 from pytest_ddl.trying.source import Script
 from pytest_ddl.trying.verdict import UndecidedError, compare_script
@@ -167,3 +169,24 @@ def test_a_script_that_fails_everywhere_is_not_run_again(tmp_path: Path) -> None
     same = (0, ErrorRecord("builtins.ValueError", "(8, 4) is no (16, 4)", "", 0))
     with pytest.raises(UndecidedError, match=r"^b\.py:7: the script fails on one device, too: "):
         own_number(tmp_path, None, under=(same,))
+
+
+COMPARED, ENDED = [SimpleNamespace(user_properties=pairs) for pairs in ([], [(NOT_COMPARED, "keras-fit-multi-worker")])]
+
+
+@pytest.mark.parametrize(
+    ("stats", "status"),
+    [
+        ({"passed": [COMPARED], "undecided": [COMPARED]}, 0),
+        ({"undecided": [COMPARED]}, 1),
+        ({"xfailed": [ENDED]}, 0),
+        ({"xfailed": [ENDED], "undecided": [COMPARED]}, 1),
+        # Dropout under MirroredStrategy: everything was compared, and a known behavior explains all that differs.
+        ({"xfailed": [COMPARED, ENDED], "undecided": [COMPARED]}, 0),
+    ],
+)
+def test_a_known_behavior_that_ended_no_run_is_an_answer(stats: dict[str, list[object]], status: int) -> None:
+    manager = SimpleNamespace(get_plugin=lambda _name: SimpleNamespace(stats=stats))
+    session: Any = SimpleNamespace(config=SimpleNamespace(pluginmanager=manager), exitstatus=0)
+    plugin.pytest_sessionfinish(session, 0)
+    assert session.exitstatus == status
