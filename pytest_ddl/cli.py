@@ -134,6 +134,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             module.add_arguments(sub)
             sub.set_defaults(main=module.main)
             passes_on = command.passes_on
+    if given and not given[0].startswith("-") and given[0] not in subparsers.choices:
+        hint = did_you_mean(given[0], subparsers.choices)
+        parser.error(f"{given[0]!r} is no command{hint}; the commands: {', '.join(subparsers.choices)}")
     options = argparse.Namespace()
     end = given.index("--") if "--" in given else len(given)
     _, unknown = parser.parse_known_args(given[:end], options)
@@ -143,6 +146,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = subparsers.choices[given[0]]
         known = [name for action in chosen._actions for name in action.option_strings]
         guesses = "".join(did_you_mean(one.partition("=")[0], known) for one in refused if one.startswith("--"))
+        if passes_on == "rest" and not guesses:
+            option = refused[0].startswith("-")
+            guesses = " (options of pytest come last, after --)" if option else " (one file in each call)"
         chosen.error(f"unrecognized arguments: {' '.join(refused)}{guesses}")
     status: int = options.main(options)
     return status

@@ -90,6 +90,8 @@ class Script:
         """
         if not path.exists():
             raise ScriptError(absent(path, ".py", ".ipynb"))
+        if path.is_dir():
+            raise ScriptError(f"{path} is a folder: give a script (.py) or a notebook (.ipynb)")
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

@@ -115,7 +115,13 @@ def test_what_follows_two_dashes_goes_to_pytest(name: str, tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("given", "guess"), [("--stepz=3", " (did you mean '--steps'?)"), ("--nothing-alike", "")], ids=["typo", "unknown"]
+    ("given", "guess"),
+    [
+        ("--stepz=3", " (did you mean '--steps'?)"),
+        ("--nothing-alike", " (options of pytest come last, after --)"),
+        ("-x", " (options of pytest come last, after --)"),
+        ("other.py", " (one file in each call)"),
+    ],
 )
 def test_a_wrong_option_is_answered_with_the_most_similar_one(
     given: str, guess: str, capsys: pytest.CaptureFixture[str]
@@ -123,6 +129,12 @@ def test_a_wrong_option_is_answered_with_the_most_similar_one(
     with pytest.raises(SystemExit):
         main(["try", "train.py", given])
     assert f"unrecognized arguments: {given}{guess}; see pytest-ddl try --help" in capsys.readouterr().err
+
+
+def test_a_wrong_command_is_answered_with_the_most_similar_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["evalute", "train.py:train"])
+    assert "'evalute' is no command (did you mean 'evaluate'?); the commands: check, " in capsys.readouterr().err
 
 
 def test_a_command_without_pytest_takes_nothing_after_two_dashes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     ("arguments", "message"),
     [
         (["none.py"], "there is no file 'none.py'"),
+        (["."], ". is a folder: give a script (.py) or a notebook (.ipynb)"),
         (["script.txt"], "neither a Python script"),
         (["script.py", "--data=none"], "--data=none does not exist"),
     ],
