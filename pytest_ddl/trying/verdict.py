@@ -14,6 +14,7 @@ from pytest_ddl.records import ErrorRecord, TrainingRecord, VariableKind
 from pytest_ddl.run_facts import ScriptRecord
 from pytest_ddl.trying.counts import line_with_bare_count, line_with_copied_count, line_with_other_count
 from pytest_ddl.trying.found import OWN_ERRORS, explained, text_of, text_of_cell
+from pytest_ddl.trying.legacy import imports_keras
 from pytest_ddl.trying.program import TriedScript
 from pytest_ddl.trying.strategies import Meaning
 
@@ -109,7 +110,7 @@ def _compared(
         return _with_own_number(compare, script, arguments, tell, as_given)
     tell(_summary(report))
     if error is not None:
-        _refuse_unseen(report)
+        _refuse_unseen(report, other_keras=not imports_keras(script.source.code))
     _refuse_open(report)
     if script.failing is None and not _fails_alike(report):
         only = _script(report.reference).failed
@@ -259,9 +260,10 @@ def _fails_alike(report: Report) -> bool:
     return all(cell == cells[0] for cell in cells)
 
 
-def _refuse_unseen(report: Report) -> None:
+def _refuse_unseen(report: Report, other_keras: bool) -> None:
     """Raise an exception for a report that only shows what could not be followed.
 
+    :param other_keras: whether the script can run with ``tf_keras``.
     :raises UndecidedError: with the line to add.
     """
     reference, distributed = report.reference, report.distributed
@@ -270,7 +272,7 @@ def _refuse_unseen(report: Report) -> None:
     if report.findings and report.findings[0].cause == _UNSUPPORTED:
         found = (known_limitation(error, rank.optimizers) for rank, error in raised)
         known = [limitation for limitation in found if limitation is not None]
-        of_keras = all(limitation.of_keras for limitation in known)
+        of_keras = other_keras and all(limitation.of_keras for limitation in known)
         raise UndecidedError(report.findings[0].message + (f" ({_OTHER_KERAS})" if of_keras else ""), of_framework=True)
     if reference is not None and reference.refused is not None:
         errors.append(reference.refused)

@@ -62,6 +62,20 @@ def test_anything_else_that_stays_open_leaves_a_script_undecided(check: str, tmp
         decide(report, tmp_path)
 
 
+@pytest.mark.parametrize(("code", "advised"), [("import keras\n", False), ("from tensorflow import keras\n", True)])
+def test_tf_keras_is_advised_only_where_it_replaces_keras(code: str, advised: bool, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(code)
+    report = report_with()
+    report.findings = [Finding("RUN", "Keras 3 makes state", cause="unsupported-by-framework")]
+
+    def compare(_train: Any, **_given: Any) -> Any:
+        raise DivergenceError(report)
+
+    with pytest.raises(UndecidedError) as caught:
+        compare_script(compare, TriedScript(Script.read(tmp_path / "script.py"), failing=()), {})
+    assert ("--keras=tf_keras" in str(caught.value)) == advised
+
+
 RATES = "n = strategy.num_replicas_in_sync\nrate = 0.1 * n\n"
 
 
