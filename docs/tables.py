@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import html
 import inspect
 import re
 import sys
@@ -52,6 +53,15 @@ def _cell(text: str) -> str:
 
 def _code(text: str) -> str:
     return f"`{text}`" if text else ""
+
+
+def _lines(code: str) -> str:
+    """Return lines of code for a cell. Code in backticks loses its indentation there."""
+    lines = code.splitlines()
+    if not any(line.startswith(" ") for line in lines):
+        return "".join(f"<br>{_code(line)}" for line in lines)
+    indented = [re.sub(r" {2,}", lambda found: "&#32;" * len(found[0]), html.escape(line, quote=False)) for line in lines]
+    return f"<pre>{'<br>'.join(indented)}</pre>"
 
 
 def options_table() -> str:
@@ -116,8 +126,7 @@ def causes_table() -> str:
     rows = []
     for cause in CAUSES.values():
         legitimate = " Can be legitimate: declare it with `expect=`." if cause.legitimate else ""
-        code = "".join(f"<br>{_code(line.strip())}" for line in cause.fix.code.splitlines())
-        rows.append((_code(cause.id), cause.title, cause.fix.text + legitimate + code))
+        rows.append((_code(cause.id), cause.title, cause.fix.text + legitimate + _lines(cause.fix.code)))
     return _table(("cause", "what happened", "what to do"), rows)
 
 

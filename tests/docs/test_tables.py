@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from importlib import import_module
 from pathlib import Path
@@ -10,6 +11,8 @@ from types import ModuleType
 import pytest
 
 from docs import tables
+from pytest_ddl.equivalence.causes import CAUSES
+from pytest_ddl.equivalence.causes.cause import Cause
 from pytest_ddl.equivalence.checks.registry import CHECKS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -76,3 +79,13 @@ def test_checks_that_a_gpu_may_change_exist() -> None:
     named = {name for row in re.findall(r"^\| [^|]*\(([A-Z, -]+)\)", text, re.MULTILINE) for name in row.split(", ")}
     assert named
     assert named <= {check.name for check in CHECKS}
+
+
+@pytest.mark.parametrize("cause", [one for one in CAUSES.values() if "\n " in one.fix.code], ids=lambda one: one.id)
+def test_code_that_a_page_shows_keeps_its_indentation(cause: Cause) -> None:
+    row = next(line for line in tables.causes_table().splitlines() if line.startswith(f"| `{cause.id}` |"))
+    markdown = pytest.importorskip("markdown")
+    site = markdown.markdown(f"| cause | what happened | what to do |\n| - | - | - |\n{row}\n", extensions=["tables"])
+    (shown,) = re.findall(r"<pre>(.*?)</pre>", site)
+    text = re.sub(r"<.*?>", "", shown.replace("<br>", "\n"))
+    assert html.unescape(text).splitlines() == cause.fix.code.splitlines()
