@@ -60,8 +60,8 @@ def _lines(code: str) -> str:
     lines = code.splitlines()
     if not any(line.startswith(" ") for line in lines):
         return "".join(f"<br>{_code(line)}" for line in lines)
-    indented = [re.sub(r" {2,}", lambda found: "&#32;" * len(found[0]), html.escape(line, quote=False)) for line in lines]
-    return f"<pre>{'<br>'.join(indented)}</pre>"
+    text = "<br>".join(html.escape(line, quote=False) for line in lines)
+    return f"<pre>{re.sub(r' {2,}', lambda found: '&#32;' * len(found[0]), text)}</pre>"
 
 
 def options_table() -> str:
