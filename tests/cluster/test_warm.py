@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ddl.cli import main
 from pytest_ddl.cluster.file_lock import locked
 from pytest_ddl.cluster.handle import ClusterHandle
 from pytest_ddl.cluster.local_launcher import LocalLauncher
@@ -26,7 +27,7 @@ from pytest_ddl.cluster.warm.servers import WarmZygotes
 from pytest_ddl.config import resolve_without_pytest
 from pytest_ddl.harness import Harness
 from pytest_ddl.items.selection import DdlMark
-from pytest_ddl.launchers import built_in_launchers
+from pytest_ddl.launchers import built_in_launchers, environ_of_ranks
 from pytest_ddl.strategies.machine import GPU_GROWTH
 from pytest_ddl.strategies.registry import StrategyRegistry
 from tests.polling import wait_until
@@ -49,11 +50,28 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         warm.stop()
 
 
+@pytest.fixture
+def light(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is first on the path of servers and zygotes. Its modules stand for TensorFlow and Keras.
+
+    A server then starts in a fraction of the time. What it does with the files that it has imported is the same.
+    """
+    folder = home.parent / "path"
+    folder.mkdir()
+    for name in ("tensorflow", "keras"):
+        (folder / f"{name}.py").write_text("__version__ = '0.1'")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+    return folder
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[Server, str]]:
     """A ready server, and the folder in XDG_RUNTIME_DIR."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ddl-") as folder:
         patch.setenv("XDG_RUNTIME_DIR", folder)
+        # As in the ranks of a run, so that it finds this server.
+        for name, value in environ_of_ranks(resolve_without_pytest(), Path(tempfile.gettempdir())).items():
+            patch.setenv(name, value)
         key = key_of(os.environ)
         warm.start(key, os.environ)
         yield warm.wait_until_ready(key), folder
@@ -142,34 +160,26 @@ def test_server_is_stale_when_a_file_changes(tmp_path: Path) -> None:
     assert server.misfit({}) == f"{file} was changed"
 
 
-def test_changed_file_starts_another_server(home: Path) -> None:
-    folder = home.parent / "path"
-    folder.mkdir()
-    # An optional package of the preload list that is first on the path stands for any file that the server imports.
-    module = folder / "hypothesis.py"
-    module.write_text("")
-    environ = {**os.environ, "PYTHONPATH": str(folder)}
-    key = key_of(environ)
-    warm.start(key, environ)
+def test_changed_file_starts_another_server(light: Path) -> None:
+    module = light / "keras.py"
+    key = key_of(os.environ)
+    warm.start(key, os.environ)
     first = warm.wait_until_ready(key)
     assert str(module) in first.files
     module.write_text("changed = 1")
-    warm.start(key, environ)
+    warm.start(key, os.environ)
     wait_until(lambda: (found := warm.find(key)) is not None and found.pid != first.pid, "no new server")
     assert not runs(first.pid)
 
 
-def test_failed_import_is_reported_and_not_tried_again(home: Path) -> None:
-    folder = home.parent / "path"
-    folder.mkdir()
-    (folder / "cloudpickle.py").write_text("raise RuntimeError('broken on purpose')")
-    environ = {**os.environ, "PYTHONPATH": str(folder)}
-    key = key_of(environ)
-    warm.start(key, environ)
+def test_failed_import_is_reported_and_not_tried_again(home: Path, light: Path) -> None:
+    (light / "cloudpickle.py").write_text("raise RuntimeError('broken on purpose')")
+    key = key_of(os.environ)
+    warm.start(key, os.environ)
     with pytest.raises(warm.WarmError, match="RuntimeError: broken on purpose"):
         warm.wait_until_ready(key)
     wait_until(lambda: not (home / f"{key}.socket").exists(), "the server left its socket")
-    warm.start(key, environ)
+    warm.start(key, os.environ)
     assert not (home / f"{key}.socket").exists()
 
 
@@ -231,7 +241,6 @@ def test_workers_get_what_the_run_has(
     monkeypatch.setenv("PYTEST_DDL_WARM", "1")
     # The server of the key without this variable: it is one that no import reads.
     monkeypatch.setenv("PYTEST_OF_THIS_TEST", "yes")
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"))
     monkeypatch.chdir(tmp_path)
     settings = resolve_without_pytest()
     harness = Harness(settings, StrategyRegistry(), built_in_launchers(settings))
@@ -239,13 +248,11 @@ def test_workers_get_what_the_run_has(
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
-        environ = harness.worker_environ()
-        warm.start(key_of(environ), environ)
-        warm.wait_until_ready(key_of(environ))
-        mark = DdlMark()
-        with harness.cluster(harness.registry.default("one_device"), mark) as cluster:
+        with harness.cluster(harness.registry.default("one_device"), DdlMark()) as cluster:
             seen = ClusterHandle(cluster, time.monotonic() + 60).run(look)[0]
-        assert isinstance(harness.pool.launcher._process, warm.WarmZygote)  # type: ignore[attr-defined]
+        zygote = harness.pool.launcher._process  # type: ignore[attr-defined]
+        assert isinstance(zygote, warm.WarmZygote)
+        assert parent(zygote.pid) == server[0].pid
     finally:
         os.umask(before)
         os.sched_setaffinity(0, cores)
@@ -295,7 +302,7 @@ def test_zygote_ends_with_a_killed_owner(server: tuple[Server, str], tmp_path: P
     wait_until(lambda: not (tmp_path / "session").exists(), "the folder of the zygote is left")
 
 
-def test_killed_server_leaves_its_zygotes(home: Path, tmp_path: Path) -> None:
+def test_killed_server_leaves_its_zygotes(light: Path, tmp_path: Path) -> None:
     key = key_of(os.environ)
     warm.start(key, os.environ)
     pid = warm.wait_until_ready(key).pid
@@ -331,7 +338,7 @@ def test_a_suspended_process_that_holds_the_lock_does_not_stop_others(
     assert warm.stop() == 0
 
 
-def test_server_ends_when_idle(home: Path) -> None:
+def test_server_ends_when_idle(home: Path, light: Path) -> None:
     key = key_of(os.environ)
     warm.start(key, os.environ, idle_minutes=0.05)
     pid = warm.wait_until_ready(key).pid
@@ -373,14 +380,10 @@ def test_server_that_was_used_longest_ago_ends(home: Path) -> None:
 # ----- the command -----
 
 
-def command(*arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_ddl.cli", "warm", *arguments], capture_output=True, text=True, timeout=120
-    )
-    return done.returncode, done.stdout, done.stderr
+def test_command_starts_lists_and_stops(light: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def command(*arguments: str) -> tuple[int, str, str]:
+        return main(["warm", *arguments]), *capsys.readouterr()
 
-
-def test_command_starts_lists_and_stops(home: Path) -> None:
     assert command("--status") == (0, "no warm server is running\n", "")
     status, out, _err = command("--idle", "5")
     assert status == 0
@@ -397,6 +400,7 @@ def test_command_starts_lists_and_stops(home: Path) -> None:
 
 
 def test_command_names_a_wrong_idle_time() -> None:
-    status, _out, err = command("--idle", "never")
-    assert status == 2
-    assert "'never' is not a positive number of minutes, for example 15" in err
+    command = [sys.executable, "-m", "pytest_ddl.cli", "warm", "--idle", "never"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "'never' is not a positive number of minutes, for example 15" in done.stderr
