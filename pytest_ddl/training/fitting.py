@@ -205,8 +205,8 @@ def _callback(listener: StepListener, model: Any, strategy: Any) -> Any:
     def on_train_batch_end(self: Any, _batch: int, logs: Any = None) -> None:
         shown = dict(logs or {})
         loss = shown.pop("loss", None)
-        if loss is not None:
-            shown[RUNNING_MEAN] = loss
+        # A train_step of the program may show no loss, and its other numbers are those of an epoch so far as well.
+        shown[RUNNING_MEAN] = 0.0 if loss is None else loss
         traces = traces_of(getattr(self.model, "train_function", None) or len)
         listener.end_step(loss, shown, traces)
         if listener.reached_limit:

@@ -11,7 +11,7 @@ import numpy as np
 from pytest_ddl.records import Array, Snapshot
 
 RUNNING_MEAN = "loss (running mean)"
-"""Name under which the loss that ``fit`` shows is recorded in addition: it is the mean over the epoch so far."""
+"""Name of a number of each step that ``fit`` shows: the mean of the loss over the epoch so far, or 0 without a loss."""
 # dtypes that NumPy itself cannot always save or compare; float32 represents their values exactly.
 _WIDENED = ("bfloat16", "float16_alt", "float8_e4m3fn", "float8_e5m2")
 

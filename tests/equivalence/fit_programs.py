@@ -107,3 +107,58 @@ def rate_of_replicas(run: Any) -> None:
     training, held_out = _sets(run)
     scaled = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * run.num_replicas if epoch == 1 else rate)
     run.fit(model, training, validation_data=held_out, epochs=3, callbacks=[scaled], shuffle=False)
+
+
+def _pair(flavour: Any) -> type:
+    """Return a class whose train_step shows two metrics and no loss, as the models of many tutorials do."""
+
+    class Pair(flavour.Sequential):  # type: ignore[misc, name-defined]
+        def set_up(self, divisor: float) -> None:
+            self.errors = flavour.metrics.Mean(name="errors")
+            self.recall = flavour.metrics.Recall(name="recall")
+            self.divisor = divisor
+
+        @property
+        def metrics(self) -> list[Any]:
+            return [self.errors, self.recall]
+
+        def train_step(self, data: Any) -> dict[str, Any]:
+            x, y = data
+            with tf.GradientTape() as tape:
+                output = self(x, training=True)
+                error = tf.square(output - tf.cast(y, output.dtype))
+                loss = tf.reduce_mean(error) / tf.distribute.get_strategy().num_replicas_in_sync
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            self.errors.update_state(error / self.divisor)
+            self.recall.update_state(y > 0.0, tf.sigmoid(output))
+            return {"errors": self.errors.result(), "recall": self.recall.result()}
+
+    return Pair
+
+
+def shown_without_a_loss(run: Any, flavour: Any = keras, divided: bool = False) -> None:
+    layers = flavour.layers
+    with run.strategy.scope():
+        model = _pair(flavour)([layers.InputLayer((FEATURES,)), layers.Dense(6, activation="tanh"), layers.Dense(1)])
+        model.set_up(float(run.num_replicas) if divided else 1.0)
+        model.compile(flavour.optimizers.SGD(0.05))
+    run.watch(model=model)
+    training, _held_out = _sets(run)
+    run.fit(model, training, epochs=2, shuffle=False)
+
+
+def shown_divided_without_a_loss(run: Any) -> None:
+    shown_without_a_loss(run, divided=True)
+
+
+def shown_without_a_loss_in_tf_keras(run: Any) -> None:
+    import tf_keras
+
+    shown_without_a_loss(run, tf_keras)
+
+
+def shown_divided_without_a_loss_in_tf_keras(run: Any) -> None:
+    import tf_keras
+
+    shown_without_a_loss(run, tf_keras, divided=True)

@@ -71,7 +71,7 @@ class CourseRecorder(StepListener):
         self.losses.append(number)
         for name, value in (shown or {}).items():
             if name == RUNNING_MEAN:
-                self._running_mean = True
+                self._running_mean = loss is not None
             elif name == STALENESS:
                 key = str(int(value))
                 self._staleness[key] = self._staleness.get(key, 0) + 1
@@ -154,7 +154,7 @@ class CourseToTarget(CourseRecorder):
     def end_step(
         self, loss: Any = None, shown: Mapping[str, Any] | None = None, traces: int | None = None, left: int = 0
     ) -> float | None:
-        if RUNNING_MEAN in (shown or {}):
+        if loss is not None and RUNNING_MEAN in (shown or {}):
             raise ValueError(
                 "Keras shows the mean loss over the epoch so far, not the loss of a step: train with run.steps, or "
                 "with run.batches and run.record(loss=…)"
