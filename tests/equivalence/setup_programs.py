@@ -28,13 +28,14 @@ def _train(
     examples=EXAMPLES,
     data=None,
     factor=1.0,
+    layers=(),
     **steps,
 ):
     strategy = strategy or run.strategy
     if hasattr(run.strategy, "layout_map"):
         run.layout_map.update(rules or {})
     with strategy.scope() if scope else contextlib.nullcontext():
-        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(4), *layers, keras.layers.Dense(1)])
         metric = keras.metrics.Mean()
     with strategy.scope():
         optimizer = keras.optimizers.SGD(0.05)
@@ -48,7 +49,7 @@ def _train(
         def replica_step(batch):
             x, y = batch
             with tf.GradientTape() as tape:
-                losses = tf.square(model(x) - y)[:, 0]
+                losses = tf.square(model(x, training=True) - y)[:, 0]
                 loss = factor * tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
             variables = model.trainable_variables
             gradients = tape.gradient(loss, variables)
@@ -88,8 +89,21 @@ def sharded(run):
     _train(run, rules={"dense/kernel": (None, "model"), "dense_1/kernel": ("model", None)})
 
 
-def rule_with_a_typing_error(run):
-    _train(run, rules={"dence/kernel": (None, "model")})
+def rule_with_a_typing_error(run, **given):
+    _train(run, rules={"dence/kernel": (None, "model")}, **given)
+
+
+def draws_over_a_mesh(run, **given):
+    """DTensor draws other numbers over a mesh than on one device."""
+    _train(run, layers=[keras.layers.Dropout(0.5)], **given)
+
+
+def draws_over_a_mesh_and_doubles_the_loss(run):
+    draws_over_a_mesh(run, factor=1.0 if run.is_reference else 2.0)
+
+
+def draws_over_a_mesh_with_a_typing_error(run):
+    rule_with_a_typing_error(run, layers=[keras.layers.Dropout(0.5)])
 
 
 def rule_after_the_variable(run):

@@ -60,6 +60,18 @@ def test_each_sin_is_named_first(program, strategy, check, cause):
     assert (report.findings[0].check, report.findings[0].cause) == (check, cause), str(report)
 
 
+@pytest.mark.slow
+def test_numbers_that_a_mesh_draws_by_itself_are_no_mistake_and_hide_none():
+    for program in (programs.draws_over_a_mesh, programs.draws_over_a_mesh_and_doubles_the_loss):
+        report = check_training(program, "model_parallel", steps=2, **GIVEN)
+        assert report.verdict == "inconclusive", str(report)
+        assert not report.program_reasons, str(report)
+        assert "random numbers" in str(report), str(report)
+    report = check_training(programs.draws_over_a_mesh_with_a_typing_error, "model_parallel", steps=2, **GIVEN)
+    assert report.verdict == "fail", str(report)
+    assert [finding.cause for finding in report.findings] == ["layout-wrong"], str(report)
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_right_asynchronous_training_passes():

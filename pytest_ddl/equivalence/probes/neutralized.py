@@ -30,6 +30,7 @@ from pytest_ddl.training.settings import RunSettings
 
 _CAUSES = {NORMALIZATION: "per-replica-normalization", RANDOM: "random-stream-differs-across-replicas"}
 _DONE = {NORMALIZATION: "batch normalization synchronized", RANDOM: "the same random numbers for the same examples"}
+_OF_A_MESH = "DTensor draws other random numbers over a mesh than one device does, and they could not be replaced"
 _IN_ORDER = "the same random numbers for the same examples, ordered by replica"
 """Description of the comparison for a program that sorts the examples of a replica by random numbers."""
 
@@ -48,7 +49,7 @@ def kinds(report: Report) -> tuple[str, ...]:
     reference, distributed = report.reference, report.distributed
     if reference is None or distributed is None or (distributed.errors and not _ends_by_framework(report)):
         return ()
-    if distributed.capabilities.global_view or is_asynchronous(distributed):
+    if is_asynchronous(distributed):
         return ()
     found = []
     # Draws differ with one replica too: each worker of a parameter server has its own generators.
@@ -79,6 +80,8 @@ def probe(
     if reference is None or distributed is None:
         return report
     off = kinds(report)
+    if distributed.capabilities.global_view:
+        return _without_streams(_left_open(report, off, _OF_A_MESH))
     places = places_of(reference, distributed) if RANDOM in off else None
     names = [result.check for result in report.results]
     change = _described(off, _DONE[RANDOM])
