@@ -16,7 +16,8 @@ _FRAME = re.compile(r'^(?P<indent>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+)
 _PACKAGE = re.compile(r".*[/\\](?:site|dist)-packages[/\\](?P<name>[^/\\]+)[/\\]")
 _TOOL = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STANDARD = tuple({sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep})
-_GENERATED = re.compile(r"^<frozen |^<__array|__autograph_generated_file")
+_GENERATED = re.compile(r"^<frozen |^<__array|__autograph_generated_file|\.p(?:yx|xi|xd)$")
+"""Files of code that was generated, or compiled by Cython: their names in tracebacks are relative to its build."""
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_ddl.messages import summary
+from pytest_ddl.messages import shortened, summary
 from pytest_ddl.run_facts import FailedCell, ScriptRecord
+from pytest_ddl.tracebacks import own_frame
 from pytest_ddl.training import frames
 
 OWN_ERRORS = ("NotSeenError", "DownloadRefusedError")
@@ -55,6 +56,7 @@ class Found:
         )
 
 
+_ABSENT = re.compile(r"no such file or directory", re.IGNORECASE)
 _SCOPE = re.compile(r"variable created in this tf\.distribute\.Strategy\.scope|scope used for the original variable")
 
 
@@ -65,7 +67,24 @@ def explained(error: str, message: str) -> str:
             "a variable was created outside strategy.scope(), which TensorFlow refuses. Create model, optimizer and "
             "metrics in `with strategy.scope():`"
         )
+    if _ABSENT.search(message):
+        return (
+            f"{summary(error, message)}. The script runs in an empty folder: make the folders that it writes to in the "
+            "script, and give what it reads with --data=PATH"
+        )
     return summary(error, message)
+
+
+def told_at_exit(ended: SystemExit) -> str:
+    """Return what to do about a script that ended itself before it trained, such as one that lacks an argument."""
+    why = ended.__cause__ or ended.__context__
+    frame = own_frame(ended)
+    where = f"{Path(frame.file).name}:{frame.line}: " if frame is not None else ""
+    said = shortened(" ".join(str(why).split())).rstrip(".") if why is not None else f"status {ended.code!r}"
+    return (
+        f"{where}the script ended before it trained: {said}. Give the arguments of its command line in quotes: "
+        '--args="--name=value"'
+    )
 
 
 def place() -> str:

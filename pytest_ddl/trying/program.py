@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing.util
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from pytest_ddl.training import environment
 from pytest_ddl.training.replacing import Replacements
 from pytest_ddl.trying import drawing, execution, strategies, synthetic
 from pytest_ddl.trying.calls import Calls
-from pytest_ddl.trying.found import EnoughSteps, Found, NotSeenError
+from pytest_ddl.trying.found import EnoughSteps, Found, NotSeenError, told_at_exit
 from pytest_ddl.trying.legacy import refusal
 from pytest_ddl.trying.objects import Objects
 from pytest_ddl.trying.remainder import active_lines
@@ -83,6 +84,9 @@ class TriedScript:
                         raise
                     steps.tell_end(active_lines(error.__traceback__))
                 except SystemExit as ended:
+                    trained = steps.has_steps or run.completed_steps
+                    if ended.code not in (None, 0) and run.is_reference and not trained:
+                        raise NotSeenError(told_at_exit(ended)) from None
                     if ended.code not in (None, 0):
                         raise
                 steps.flush()
@@ -111,6 +115,7 @@ class TriedScript:
             strategies.tell_replicas(put, run.strategy, told, self.meaning, found)
             _count_whole_batches(put, told)
         synthetic.install_network(put)
+        put.put(argparse.ArgumentParser, "exit", exit_with_its_reason)
         # Its folder belongs to the process, which runs the script several times.
         put.put(multiprocessing.util, "get_temp_dir", lambda: str(run.rank_path))
         stack.enter_context(synthetic.tensorflow_datasets(self.examples, replaced))
@@ -123,6 +128,11 @@ class TriedScript:
         calls.steps.install(put)
         calls.install_datasets(put)
         stack.enter_context(strategies.cluster_of_one_worker(self.source.code))
+
+
+def exit_with_its_reason(self: argparse.ArgumentParser, status: int = 0, message: str | None = None) -> NoReturn:
+    """End as ``exit`` of argparse does, whose message goes to an output that nobody reads."""
+    raise SystemExit(status) from (ValueError(message.strip()) if message else None)
 
 
 def _count_whole_batches(put: Replacements, told: int) -> None:

@@ -215,6 +215,10 @@ def test_an_installed_program_is_the_programs_own() -> None:
     assert not is_own("/venv/lib/python3.11/site-packages/keras_hub/a.py", package)
     assert not is_own("/venv/lib/python3.11/site-packages/keras/src/a.py")
     assert "in fit" in folded(TRACE, package)
+
+
+def test_a_file_that_cython_compiled_is_not_the_programs_own() -> None:
+    assert not is_own("h5py/h5f.pyx")
     assert package_of("/project/train.py") == ""
 
 

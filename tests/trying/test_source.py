@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
+from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from absl.flags import DEFINE_string, Error, FlagValues
 
 from pytest_ddl.trying import synthetic
-from pytest_ddl.trying.found import explained
+from pytest_ddl.trying.found import explained, told_at_exit
 from pytest_ddl.trying.legacy import keras_2_name, refusal
+from pytest_ddl.trying.program import exit_with_its_reason
 from pytest_ddl.trying.source import Script, ScriptError
 
 
@@ -155,3 +159,40 @@ def test_a_cell_is_needed_if_it_trains_or_makes_what_is_trained(
         "def freeze(x):\n    x.trainable = False\nclass Loop:\n    def go(self):\n        step()\n"
     )
     assert notebook(tmp_path / "a.ipynb", functions, failing, later).needs_cell(2) is needed
+
+
+def test_a_file_that_is_not_in_the_empty_folder_says_what_to_give() -> None:
+    absent = explained("FileNotFoundError", "[Errno 2] No such file or directory: 'out/w.h5'")
+    assert "'out/w.h5'. The script runs in an empty folder: " in absent
+    assert absent.endswith("with --data=PATH")
+
+
+def test_a_script_that_ends_by_itself_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ArgumentParser, "exit", exit_with_its_reason)
+    parser = ArgumentParser(prog="train.py")
+    parser.add_argument("--data-dir", required=True)
+    with pytest.raises(SystemExit) as of_argparse:
+        parser.parse_args([])
+    assert of_argparse.value.code == 2
+    said = told_at_exit(of_argparse.value)
+    assert said.startswith("test_source.py:")
+    assert "before it trained: train.py: error: the following arguments are required: --data-dir" in said
+    assert '--args="--name=value"' in said
+    assert "--data-dir" in capsys.readouterr().err
+
+
+def test_a_script_that_lacks_a_flag_says_which() -> None:
+    flags = FlagValues()
+    DEFINE_string("model_dir", None, "folder", required=True, flag_values=flags)
+
+    def main() -> None:
+        try:
+            flags(["train.py"])
+        except Error:
+            sys.exit(1)
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert "Flag --model_dir must have a value" in told_at_exit(ended.value)
