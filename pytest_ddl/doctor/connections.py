@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import queue
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from pytest_ddl.cluster import network
@@ -17,6 +19,7 @@ from pytest_ddl.doctor.examination import DoctorFinding, ok, problem, warning
 PORTS = 16
 """Ports that are leased at once: more than the largest default cluster needs, and few enough to take no time."""
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+HOSTS = Path("/etc/hosts")
 CHILD_SECONDS = 1.2
 """Shorter than the deadline of a probe, so that a busy machine is a warning."""
 _ISOLATE = "import runpy, sys; runpy.run_path(sys.argv[1])['isolate']()"
@@ -85,13 +88,36 @@ def host_name() -> DoctorFinding:
 
 def localhost() -> DoctorFinding:
     fix = "add the line '127.0.0.1 localhost' to /etc/hosts"
+    answers: queue.SimpleQueue[list[str] | OSError] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(addresses_of("localhost"))
+        except OSError as error:
+            answers.put(error)
+
+    threading.Thread(target=ask, name="doctor-localhost-answer", daemon=True).start()
     try:
-        found = addresses_of("localhost")
-    except OSError as error:
-        return problem(f"the name localhost has no address ({error.strerror or error})", fix)
+        found = answers.get(timeout=CHILD_SECONDS)
+    except queue.Empty:
+        said = f"the name localhost was not looked up within {CHILD_SECONDS:g} s"
+        if not _hosts_have_localhost():
+            return problem(f"{said}, and {HOSTS} does not have it", fix)
+        slow = "write files before dns in the line 'hosts:' of /etc/nsswitch.conf, or ask again on a calm machine"
+        return warning(f"{said}, although {HOSTS} has it", slow)
+    if isinstance(found, OSError):
+        return problem(f"the name localhost has no address ({found.strerror or found})", fix)
     if "127.0.0.1" not in found:
         return problem(f"the name localhost means {', '.join(found)}, not 127.0.0.1", fix)
     return ok("the name localhost means 127.0.0.1")
+
+
+def _hosts_have_localhost() -> bool:
+    try:
+        lines = [line.partition("#")[0].split() for line in HOSTS.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        return False
+    return any(line[:1] == ["127.0.0.1"] and "localhost" in line[1:] for line in lines)
 
 
 def proxies() -> DoctorFinding:

@@ -62,12 +62,25 @@ def test_a_name_server_that_does_not_answer_delays_nothing() -> None:
     assert result.stdout.splitlines()[-1].startswith("This machine can run distributed TensorFlow tests: ")
 
 
-def test_localhost_must_be_known() -> None:
-    seam = "from pytest_ddl.doctor import connections\nconnections.addresses_of"
-    result = doctor(before=f"import threading\n{seam} = lambda _name: threading.Event().wait()")
-    assert result.returncode == 1
-    assert "problem: localhost: the probe localhost could not be completed: " in result.stdout
-    assert result.stdout.splitlines()[-1].startswith("This machine cannot run distributed TensorFlow tests yet: ")
+@pytest.mark.parametrize(
+    ("hosts", "status", "says"),
+    [
+        ("127.0.1.1 node\n", 1, "problem: localhost: the name localhost was not looked up within "),
+        ("127.0.0.1 node localhost\n", 0, "warning: localhost: the name localhost was not looked up within "),
+    ],
+    ids=["unknown", "slow"],
+)
+def test_localhost_must_be_known_or_only_slow(hosts: str, status: int, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text(hosts)
+    imports = "from pathlib import Path\nfrom pytest_ddl.doctor import connections\n"
+    seam = f"{imports}connections.HOSTS = Path({str(file)!r})\n"
+    wait = "import threading\nconnections.addresses_of = lambda _name: threading.Event().wait()"
+    result = doctor(before=f"{seam}{wait}")
+    assert says in result.stdout
+    assert result.returncode == status, result.stdout
+    can = "cannot run distributed TensorFlow tests yet: " if status else "can run distributed TensorFlow tests: "
+    assert result.stdout.splitlines()[-1].startswith(f"This machine {can}")
 
 
 def test_probes_run_at_the_same_time() -> None:
