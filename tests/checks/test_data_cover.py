@@ -312,6 +312,15 @@ def test_labels_of_a_few_classes_do_not_tell_examples_apart() -> None:
     assert finding.cause is None
 
 
+def test_a_batch_that_every_replica_gets_as_a_whole_is_to_be_split() -> None:
+    ours = consumed(one([0, 1, 2, 3], [4, 5, 6, 7]))
+    for theirs, split in (([[0, 1, 2, 3], [0, 1, 2, 3]], True), ([[0, 1, 2, 3], [4, 5, 6, 7]], False)):
+        others = consumed([theirs, [[4, 5, 6, 7], [4, 5, 6, 7]]])
+        (finding,) = check_batch(Comparison(ours, others, Tolerance(ours))).findings
+        assert finding.cause == "global-batch-wrong"
+        assert ("experimental_distribute_dataset" in (finding.fix or "")) == split
+
+
 def test_the_batch_of_another_step_is_named_and_has_the_right_size() -> None:
     ours, others = consumed(one([0, 1, 2, 3], [4, 5])), consumed([[[4], [5]], [[0, 1], [2, 3]]])
     (finding,) = check_data_cover(Comparison(ours, others, Tolerance(ours))).findings

@@ -14,6 +14,10 @@ from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import GradientStage, TrainingRecord
 
 CHECK = "BATCH"
+_SPLIT = (
+    "Let the strategy split each batch: iterate over strategy.experimental_distribute_dataset(dataset), and give its "
+    "batches to strategy.run. An argument of strategy.run that is a plain tensor goes to every replica as a whole."
+)
 
 
 def check_batch(comparison: Comparison) -> CheckResult:
@@ -46,12 +50,25 @@ def check_batch(comparison: Comparison) -> CheckResult:
         if sum(found.values()) != expected and step_of_batch(reference, distributed, step) is None:
             ended = _ended(distributed, step, found)
             finding = _finding(together, found, expected, trains=_trains(reference, step))
+            if _is_given_whole(distributed, step, expected):
+                finding = replace(finding, evidence=f"{finding.evidence}: each replica gets all of them", fix=_SPLIT)
             return failed(CHECK, [_without_data(finding, ended) if ended else finding])
     if compared == 0 and not some_seen:
         return not_applicable(CHECK, not_observed(distributed, "batch sizes were", NoteKind.BATCHES))
     if unseen:
         return inconclusive(CHECK, f"the batches of step {unseen} were not observed, those of other steps were")
     return passed(CHECK, f"{compared} global batches")
+
+
+def _is_given_whole(distributed: TrainingRecord, step: int, expected: int) -> bool:
+    """Return whether each of several replicas of one process has consumed the same examples, as many as one device.
+
+    Replicas of several processes also do if each process reads all of the data.
+    """
+    batches = distributed.batches(step)
+    contents = {batch.fingerprints or batch.example_ids for batch in batches}
+    whole = len(contents) == 1 and None not in contents and all(batch.size == expected for batch in batches)
+    return whole and len(distributed.ranks) == 1 and len({batch.replica for batch in batches}) > 1
 
 
 def _ended(distributed: TrainingRecord, step: int, found: dict[int, int]) -> list[int]:
