@@ -104,6 +104,10 @@ def _in_writing(run: TrialRun) -> str:
             if struck.struck is not None and struck.point.phase == WRITING:
                 number = struck.point.number
                 return next(one.file for one in points if _begins_writing(one) and one.point.number == number)
+            if struck.struck is not None and struck.change:
+                return struck.change.partition(" ")[2].rpartition(" -> ")[
+                    2
+                ]  # of a save; a file that is renamed has two
     return ""
 
 

@@ -187,6 +187,7 @@ class FaultReport:
             "seconds_to_resume": trial.resumed,
             "attempts": trial.attempts,
             "written_outside_of_saves": trial.written,
+            "struck_while_written": trial.in_writing or None,
             "cause": trial.finding.cause if trial.finding else None,
             "notes": trial.notes,
         }
@@ -309,10 +310,11 @@ def render(report: FaultReport) -> str:
 
 
 def _row(trial: Trial, broken: str) -> str:
+    where = f"; the fault struck while {trial.in_writing} was written" if broken and trial.in_writing else ""
     cells = (
         "; then ".join(map(str, trial.schedule)),
         f"✗ {trial.verdict.value}" if broken else trial.verdict.value,
-        broken or trial.message,
+        f"{broken or trial.message}{where}",
         _seconds(trial.detected),
         _seconds(trial.resumed),
         (trial.finding.cause if trial.finding else None) or DASH,

@@ -91,7 +91,7 @@ class Trial:
     written: tuple[str, ...] = ()
     """Files that Python wrote outside of a save before the last fault, each once, in the order of time."""
     in_writing: str = ""
-    """The one of these files in whose writing the last fault struck; empty if it struck elsewhere."""
+    """File in whose writing, also by a save, the last fault struck; empty if it struck elsewhere."""
     work_lost: int | None = None
     """Steps that had been made before the interruption and were made again; ``None`` if nothing was interrupted."""
     complete_save: int = 0

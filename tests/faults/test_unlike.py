@@ -227,3 +227,14 @@ def test_files_that_are_written_outside_of_a_save_are_named():
     plain = TrialRun((), (attempt(RANK, 4),), 0.0)
     trial = judge_trial(run, plain, BASELINE, partial(judge, REFERENCE, repeated=True))
     assert (trial.written, trial.in_writing) == (("step.json", "epoch.txt"), "epoch.txt")
+
+
+def test_the_file_of_a_save_that_a_fault_leaves_half_written_is_named():
+    for change in ("write ckpt/model.keras", "rename ckpt/tmp 1 -> ckpt/model.keras"):
+        fault = Fault.parse("kill worker:0 in save 1, write 2")
+        points = (Reached(Point("before", "save", 1), 0.0), Reached(fault.point, 0.1, fault, change=change))
+        first = replace(attempt(replace(RANK, error=ErrorRecord("died", "was ended", "", 3)), 3), points=(points,))
+        run = TrialRun((fault,), (first, attempt(continued(2), 2)), 0.0)
+        plain = TrialRun((), (attempt(RANK, 4),), 0.0)
+        trial = judge_trial(run, plain, BASELINE, partial(judge, REFERENCE, repeated=True))
+        assert (trial.written, trial.in_writing) == ((), "ckpt/model.keras")
