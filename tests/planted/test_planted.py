@@ -44,13 +44,14 @@ CASES = [
 ]
 
 
+# Of "translation", whose models take longest, no bug runs for each commit. Smaller programs have these mistakes:
+# mean_with_dropout and masked_mean_on_each_replica in test_gradients.py, masked_by_replica in test_random_numbers.py.
 @pytest.mark.nightly(
     each_commit=(
         "augmentation_draws_alike_on_all_replicas",
         "weights_alone_are_saved",
         "step_is_decorated_within_the_loop",
         "replicas_skip_the_update_by_themselves",
-        "a_loss_of_fit_is_one_mean_over_words_behind_dropout",
         "velocity_by_hand_hides_the_scale",
         "norm_of_the_first_replica_limits_the_sum",
         "positives_lack_the_offset_of_the_replica",
