@@ -24,8 +24,18 @@ def images(rows: int) -> tuple[Any, ...]:
     return draw.random((rows, 2, 3)), draw.random((rows, 2, 3))
 
 
-# Checks of objects are the same under each strategy; the suite runs them too.
-@pytest.mark.nightly(each_commit=("mirrored[replicas=3]",))
+# Checks of objects are the same under each strategy; the suite runs them too. For each commit, one object of a kind has
+# all checks and each other one has one. Their numbers are in the suite: test_metric_parameters.py, test_losses.py,
+# test_optimizers.py and test_every_layer.py.
+@pytest.mark.nightly(
+    each_commit=(
+        "mirrored[replicas=3]-Mean",
+        "mirrored[replicas=3]-SparseCategoricalAccuracy-metric_of_weighted_parts",
+        "mirrored[replicas=3]-AUC-metric_of_weighted_parts",
+        "mirrored[replicas=3]-MeanIoU-metric_of_uneven_parts",
+        "mirrored[replicas=3]-MeanAbsoluteError-metric_of_uneven_parts",
+    )
+)
 @pytest.mark.ddl(strategies=SYNCHRONOUS)
 @parametrize_with_ddl_checks(
     [
@@ -40,7 +50,14 @@ def test_metrics(ddl_check: Any) -> None:
     ddl_check()
 
 
-@pytest.mark.nightly(each_commit=("mirrored[replicas=3]",))
+@pytest.mark.nightly(
+    each_commit=(
+        "mirrored[replicas=3]-Huber",
+        "mirrored[replicas=3]-CategoricalCrossentropy-loss_of_weighted_parts",
+        "mirrored[replicas=3]-SparseCategoricalCrossentropy-loss_of_weighted_parts",
+        "mirrored[replicas=3]-mean_squared_error-loss_of_parts",
+    )
+)
 @pytest.mark.ddl(strategies=SYNCHRONOUS)
 @parametrize_with_ddl_checks(
     [
@@ -54,14 +71,29 @@ def test_losses(ddl_check: Any) -> None:
     ddl_check()
 
 
-@pytest.mark.nightly(each_commit=("mirrored[replicas=3]",))
+@pytest.mark.nightly(
+    each_commit=(
+        "mirrored[replicas=3]-SGD-optimizer_keeps_the_slots_of_one_device",
+        "mirrored[replicas=3]-Adam",
+    )
+)
 @pytest.mark.ddl(strategies=[*SYNCHRONOUS, "central_storage", "parameter_server"])
 @parametrize_with_ddl_checks([lambda: keras.optimizers.SGD(0.1, momentum=0.9), keras.optimizers.Adam])
 def test_optimizers(ddl_check: Any) -> None:
     ddl_check()
 
 
-@pytest.mark.nightly(each_commit=("mirrored[replicas=3]",))
+@pytest.mark.nightly(
+    each_commit=(
+        "mirrored[replicas=3]-Dense",
+        "mirrored[replicas=3]-Conv2D-layer_of_parts",
+        "mirrored[replicas=3]-GRU-layer_of_parts",
+        "mirrored[replicas=3]-Embedding-layer_of_parts",
+        "mirrored[replicas=3]-LayerNormalization-layer_of_parts",
+        "mirrored[replicas=3]-BatchNormalization",
+        "mirrored[replicas=3]-Dropout",
+    )
+)
 @pytest.mark.ddl(strategies=SYNCHRONOUS)
 @parametrize_with_ddl_checks(
     [
