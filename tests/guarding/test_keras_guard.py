@@ -67,26 +67,24 @@ with strategy.scope():
 
 class Planted(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
-        if sys.argv[1] == "planted":
+        if planted:
             copies = strategy.experimental_local_results(self.model.layers[0].kernel.value)
             copies[1].assign_add(tf.ones_like(copies[1]))
 
 
-model.fit(np.ones((12, 4)), np.ones((12, 1)), batch_size=4, verbose=0, callbacks=[Planted(), ReplicaGuard(every=2)])
-assert not {"pytest", "_pytest", "pytest_ddl.plugin", "pytest_ddl.equivalence.verdict"} & set(sys.modules)
-print("trained")
+for planted in (False, True):
+    model.fit(np.ones((12, 4)), np.ones((12, 1)), batch_size=4, verbose=0, callbacks=[Planted(), ReplicaGuard(every=2)])
+    assert not {"pytest", "_pytest", "pytest_ddl.plugin", "pytest_ddl.equivalence.verdict"} & set(sys.modules)
+    print("trained")
 """
 
 
-@pytest.mark.parametrize(
-    ("argument", "text"), [("right", "trained"), ("planted", "pytest_ddl.GuardError: replicas-div")]
-)
-def test_a_plain_program_needs_no_pytest(argument: str, text: str, tmp_path: Path) -> None:
+def test_a_plain_program_needs_no_pytest(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(PLAIN)
-    result = subprocess.run([sys.executable, script, argument], capture_output=True, text=True, timeout=120)
-    assert (result.returncode == 0) == (argument == "right"), result.stderr
-    assert text in result.stdout + result.stderr
+    result = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stdout) == (1, "trained\n"), result.stderr
+    assert "pytest_ddl.GuardError: replicas-div" in result.stderr
 
 
 @pytest.mark.parametrize(
