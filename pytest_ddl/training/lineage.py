@@ -84,8 +84,13 @@ class ResumedPlace:
         at = step_of(found, self.lineage)
         if at is None or (own and not at):
             return
+        starts = frozenset(step - own for step, values in self.lineage if trainable <= values)
+        if at - own in self.starts and not self.late:
+            # The program began with these weights. A further step tells which of several steps they belong to.
+            self.start, self.starts = at - own, self.starts & starts
+            return
         self.start, self.late, self.replaced = at - own, own > 0, max(0, own - 1)
-        self.starts = frozenset(step - own for step, values in self.lineage if trainable <= values)
+        self.starts = starts
 
 
 def place_of(rank: RankRecord, lineage: Lineage) -> ResumedPlace:

@@ -49,3 +49,18 @@ def test_names_and_order_do_not_count():
 
 def test_a_program_without_weights_continues_at_no_known_step():
     assert lineage.step_of(frozenset(), KNOWN) is None
+
+
+def test_a_further_step_tells_at_which_of_several_steps_with_these_weights_a_program_began():
+    place = lineage.ResumedPlace(KNOWN)
+    place.see(0, digests(1.0, 9.0))
+    assert (place.start, place.starts) == (2, {1, 2})
+    place.see(1, digests(1.0, 9.5))
+    assert (place.start, place.late, place.replaced) == (1, False, 0)
+
+
+def test_weights_that_are_restored_after_a_step_are_late():
+    place = lineage.ResumedPlace(KNOWN)
+    place.see(0, digests(0.0, 0.0))
+    place.see(1, digests(2.0, 6.0))
+    assert (place.start, place.late, place.replaced) == (2, True, 0)
