@@ -1,0 +1,158 @@
+"""Change each parameter of every class of Keras, and ask whether its configuration has the value.
+
+``test_configurations.py`` has the values that other tests vary, and what the copies compute. Here is every class with a
+configuration and every parameter that has a default, also those that no other test knows.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from suites import subject
+from suites.parameters.spaces import Wrong, find
+from suites.properties.test_configurations import KINDS, again
+
+_SIZES = ("units", "filters", "kernel_size", "pool_size", "output_size", "input_dim", "output_dim", "output_shape", "n")
+_SIZES += ("num_heads", "key_dim", "head_dim", "num_query_heads", "num_key_value_heads", "size", "max_number")
+_NUMBERS = ("num_tokens", "num_bins", "height", "width", "num_classes", "decay_steps", "first_decay_steps")
+_SHARES = ("rate", "stddev", "factor", "scale", "height_factor", "width_factor", "specificity", "sensitivity", "recall")
+_SHARES += ("precision", "threshold", "initial_learning_rate", "decay_rate")
+NEEDED: dict[str, Any] = {
+    **dict.fromkeys(_SIZES, 2),
+    **dict.fromkeys(_NUMBERS, 4),
+    **dict.fromkeys(_SHARES, 0.5),
+    **dict.fromkeys(("function", "fn"), abs),
+    "dims": (1,),
+    "boundaries": [1],
+    "normalizer": [1.0],
+    "target_shape": (2,),
+    "target_class_ids": [0, 1],
+    "values": [0.5, 0.25],
+    "equation": "ab,bc->ac",
+    "activation": "relu",
+}
+"""Values of parameters without a default."""
+OTHERS = (3, 0.5, "channels_first", "same", "relu", "zeros", "sum", "max", True, (1, 2))
+"""Values for a parameter whose default does not say what it may be; the first is taken that the class accepts."""
+TOGETHER = {"lora_alpha": {"lora_rank": 2}}
+"""Parameters that have no meaning without another one."""
+CHOOSES_A_KERNEL = ("use_cudnn", "flash_attention")
+"""Parameters that do not change what is computed."""
+NAMES = ("name", "dtype")
+"""``test_configurations.py`` and the tests of half precision have them."""
+WRONG = {
+    "layers": ("CategoryEncoding", "MaxNumBoundingBoxes", "RandomGrayscale", "RandomShear"),
+    "losses": ("SparseCategoricalCrossentropy",),
+}
+"""Classes that have a test with an entry here."""
+ELSEWHERE = {
+    "initializers": ("Identity",),
+    "layers": ("SimpleRNN", "Lambda", "InputLayer", "InputSpec"),
+    "losses": ("CosineSimilarity", "Huber"),
+    "metrics": ("AUC", "CosineSimilarity"),
+}
+"""Classes with an entry for ``test_configurations.py``, one that holds any function, and two that are no layers."""
+
+
+@pytest.fixture(autouse=True)
+def keras_3():
+    if subject.name() != subject.KERAS_3:
+        pytest.skip("nobody has written the entries of tf_keras yet")
+
+
+def classes(kind: str) -> dict[str, Any]:
+    """Return the classes of a module that have a configuration, without other names of the same class."""
+    found = {}
+    for name, one in vars(find(kind)).items():
+        if isinstance(one, type) and hasattr(one, "from_config") and one.__name__ == name:
+            found[name] = one
+    return found
+
+
+def parameters(kind: type) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a class that have a name."""
+    several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return {name: one for name, one in inspect.signature(kind).parameters.items() if one.kind not in several}
+
+
+def others(default: Any) -> tuple[Any, ...]:
+    """Return values that a parameter with this default may also have."""
+    if isinstance(default, bool):
+        return (not default,)
+    if isinstance(default, int):
+        return (default + 1, default + 2, 2 * default)
+    if isinstance(default, float):
+        return (default / 2, 2 * default) if default else (0.5,)
+    return tuple(one for one in OTHERS if one != default) if default is None or isinstance(default, str) else ()
+
+
+def objects(kind: type) -> Iterator[tuple[str, Any, Any]]:
+    """Yield a parameter, a value that is not its default, and an object that has it.
+
+    A class whose other parameters cannot be guessed, and a parameter that takes none of the values, are left out.
+    """
+    known = parameters(kind)
+    needed = {name: NEEDED[name] for name, one in known.items() if one.default is one.empty and name in NEEDED}
+    if kind.__name__ in ("CategoryEncoding", "Discretization"):
+        needed |= {name: NEEDED[name] for name in ("num_tokens", "num_bins") if name in known}
+    for name, one in known.items():
+        if name in (*NAMES, *CHOOSES_A_KERNEL):
+            continue
+        for value in others(needed.get(name, one.default)):
+            try:
+                made = kind(**(needed | TOGETHER.get(name, {}) | {name: value}))
+            except Exception:
+                continue  # not a value of this parameter
+            yield name, value, made
+            break
+
+
+def differences(kind: type) -> tuple[int, list[str]]:
+    """Return the number of parameters that were changed, and what is wrong with the configurations."""
+    number, found = 0, []
+    for name, value, one in objects(kind):
+        number += 1
+        config = one.get_config()
+        if name not in config:
+            found.append(f"{name}={value!r} is not in the configuration")
+            continue
+        try:
+            other = again(one).get_config()
+        except Exception as error:
+            found.append(f"{name}={value!r} cannot be read: {type(error).__name__}")
+            continue
+        if json.dumps(other, default=str) != json.dumps(config, default=str):
+            found.append(f"{name}={value!r} is read as {other.get(name)!r}")
+    return number, found
+
+
+@pytest.mark.ddl(strategies=["one_device"])
+@pytest.mark.ddl_item("saving.keras_file", shows="behavior", keras=">=3.15")
+@pytest.mark.parametrize("kind", [*KINDS[:-1], "optimizers.schedules"])
+def test_each_parameter_is_in_the_configuration(kind, ddl_strategy):
+    """Most classes must have a parameter that could be changed, or the test would show little."""
+    wrong, changed = Wrong(), []
+    left_out = (*WRONG.get(kind, ()), *ELSEWHERE.get(kind, ()))
+    for name, one in classes(kind).items():
+        if name in left_out or not parameters(one).keys() - {*NAMES, *CHOOSES_A_KERNEL}:
+            continue
+        with wrong.of(name):
+            number, found = differences(one)
+            changed.append(number > 0)
+            assert not found, found
+    wrong.check()
+    assert sum(changed) > len(changed) / 2
+
+
+@pytest.mark.ddl(strategies=["one_device"])
+@pytest.mark.ddl_item("saving.keras_file", shows="behavior", keras=">=3.15")
+@pytest.mark.parametrize("api", [f"{kind}.{name}" for kind, names in WRONG.items() for name in names])
+def test_a_class_that_forgets_a_parameter(api, ddl_strategy):
+    number, found = differences(find(api))
+    assert number
+    assert not found, found
