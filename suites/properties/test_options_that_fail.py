@@ -10,7 +10,7 @@ import pytest
 from suites.linear import COPY_WARNING
 from suites.parameters.spaces import find
 from suites.properties.test_hooks_and_logs import one_training
-from suites.tables.loss_values import examples
+from suites.tables.loss_values import broadcast, examples, weights_of
 from suites.tables.metric_values import MEASURES
 
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.filterwarnings(COPY_WARNING)]
@@ -150,3 +150,53 @@ def test_classes_of_an_overlap_are_on_an_axis(name, ddl_strategy):
             metric.update_state(np.moveaxis(truth, -1, axis), np.moveaxis(predicted, -1, axis))
             found.append(float(metric.result()))
     assert found[1] == pytest.approx(found[0], rel=1e-6)
+
+
+@pytest.mark.ddl(strategies=["one_device", "mirrored"])
+@pytest.mark.ddl_item("loss.reductions")
+def test_two_kinds_of_mistakes_have_their_own_weights(ddl_strategy):
+    """Alpha weighs what is predicted and is no label, beta what is a label and is not predicted."""
+    truth, predicted = np.array([[1.0, 1.0, 1.0, 0.0]]), np.array([[1.0, 0.0, 0.0, 1.0]])
+    with ddl_strategy.scope():
+        found = find("losses.Tversky")(alpha=0.25, beta=0.75)(truth, predicted)
+    assert float(found) == pytest.approx(1 - 1 / (1 + 0.25 * 1 + 0.75 * 2), rel=1e-6)
+
+
+@pytest.mark.ddl(strategies=["one_device", "mirrored"])
+@pytest.mark.ddl_item("metric.F1_FBeta")
+@pytest.mark.parametrize("form", ["one", "of rows, as a column", "of elements"])
+@pytest.mark.parametrize("name", ["F1Score", "FBetaScore"])
+def test_a_score_takes_weights_of_any_shape(name, form, ddl_strategy):
+    truth, predicted = examples("classes", 12, flat=True)
+    weights = weights_of(form, truth.shape)
+    given = {"beta": 0.5} if name == "FBetaScore" else {}
+    with ddl_strategy.scope():
+        metric = find(f"metrics.{name}")(**given)
+        metric.update_state(truth, predicted, sample_weight=weights)
+    each, chosen = broadcast(weights, truth), np.eye(truth.shape[1])[predicted.argmax(axis=1)]
+    right = (each * truth * chosen).sum(axis=0)
+    wrong, missed = ((each * one).sum(axis=0) for one in ((1 - truth) * chosen, truth * (1 - chosen)))
+    square = given.get("beta", 1.0) ** 2
+    expected = (1 + square) * right / ((1 + square) * right + square * missed + wrong)
+    np.testing.assert_allclose(metric.result(), expected, rtol=1e-6)
+
+
+@pytest.mark.ddl(strategies=["one_device", "mirrored"])
+@pytest.mark.ddl_item("fit.fit.class_sample_weight")
+@pytest.mark.parametrize("given", [{}, {0: 2.0}, {1: 3.0}], ids=["none", "first", "middle"])
+def test_a_class_without_a_weight_has_the_weight_one(given, ddl_strategy):
+    """Train on a dataset. On a GPU the gather of a class after the last weight returns 0, and no error."""
+    import tensorflow as tf
+
+    from suites.subject import keras
+
+    truth, inputs = np.array([0, 1, 2, 2]), np.linspace(-1, 1, 8).reshape(4, 2)
+    with ddl_strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, kernel_initializer="ones")])
+        model.compile(keras.optimizers.SGD(0.0), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    found = model.fit(
+        tf.data.Dataset.from_tensor_slices((inputs, truth)).batch(4), shuffle=False, class_weight=given, verbose=0
+    )
+    # The three logits are equal, so that each example has the loss log(3).
+    expected = np.log(3) * np.mean([given.get(one, 1.0) for one in truth.tolist()])
+    assert found.history["loss"][0] == pytest.approx(expected, rel=1e-6)

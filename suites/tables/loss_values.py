@@ -171,10 +171,10 @@ def _dice(truth: Array, predicted: Array, axis: Any = None) -> Any:
 
 
 def _tversky(truth: Array, predicted: Array, alpha: float = 0.5, beta: float = 0.5, axis: Any = None) -> Any:
-    """Salehi et al. (2017), with the names of Keras: alpha weighs labels that are missed, beta what is not one."""
+    """Salehi et al. (2017), as Keras documents it: alpha weighs what is no label, beta labels that are missed."""
     both = (truth * predicted).sum(axis=axis)
     missed, extra = (truth * (1 - predicted)).sum(axis=axis), (predicted * (1 - truth)).sum(axis=axis)
-    return 1 - both / (both + alpha * missed + beta * extra)
+    return 1 - both / (both + alpha * extra + beta * missed)
 
 
 def _circle(
@@ -194,9 +194,14 @@ def smoothing_goes(case: Arguments) -> bool:
     return case.get("axis", -1) == -1 or not case.get("label_smoothing")
 
 
+def _goes(case: Arguments) -> bool:
+    """Return whether Keras weighs both kinds of mistakes alike, or as documented; there is a test of its own, too."""
+    return smoothing_goes(case) and case.get("beta", case.get("alpha")) == case.get("alpha", case.get("beta"))
+
+
 def _loss(name: str, model: Model, data: str, rtol: float = 1e-12, **further: Any) -> Loss:
     own = {key: further.pop(key) for key in ("whole", "counts") if key in further}
-    goes = smoothing_goes if name.startswith("Categorical") else lambda _case: True
+    goes = _goes if name.startswith("Categorical") or name == "Tversky" else lambda _case: True
     return Loss(Space(f"losses.{name}", {**further, **COMMON}, allowed=goes), model, data, rtol, **own)
 
 
@@ -265,7 +270,7 @@ LOSSES = (
     ),
     _loss("CategoricalGeneralizedCrossEntropy", _generalized, "sparse", EPSILON, q=(0.5, 0.75)),
     _loss("Dice", _dice, "one_of", EPSILON, whole=True, axis=(None, (1, 2))),
-    _loss("Tversky", _tversky, "one_of", EPSILON, whole=True, alpha=(0.5, 0.25), beta=(0.5, 0.75), axis=(None, (1, 2))),
+    _loss("Tversky", _tversky, "one_of", EPSILON, whole=True, alpha=(0.5, 0.25), beta=(0.5, 0.25), axis=(None, (1, 2))),
     _loss(
         "Circle",
         _circle,
