@@ -183,6 +183,12 @@ def copied(keras: Any, model: Any, case: Mapping[str, str], folder: Path) -> tup
         tf.train.Checkpoint(model=new).restore(path).assert_consumed()
         return new
 
+    def cloned() -> Any:
+        new = keras.models.clone_model(model)
+        assert new.compiled
+        assert new.optimizer.get_config() == model.optimizer.get_config()
+        return with_weights(new)
+
     def with_weights(new: Any) -> Any:
         new.set_weights(model.get_weights())
         return compiled(keras, new)
@@ -192,7 +198,7 @@ def copied(keras: Any, model: Any, case: Mapping[str, str], folder: Path) -> tup
         "weights file": (of_weights, True),
         "shards": (lambda: of_weights(max_shard_size=2e-7), True),
         "set_weights": (lambda: with_weights(as_new()), False),
-        "clone": (lambda: with_weights(keras.models.clone_model(model)), False),
+        "clone": (cloned, False),
         "checkpoint": (of_checkpoint, True),
         OF_USERS: (of_checkpoint, True),
         "configuration": (lambda: with_weights(type(model).from_config(model.get_config())), False),

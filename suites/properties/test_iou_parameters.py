@@ -88,6 +88,23 @@ def test_an_overlap_is_that_of_all_examples(space, ddl_strategy):
 
 
 @pytest.mark.ddl(strategies=list(BOTH))
+@pytest.mark.ddl_item("metric.MeanIoU", keras=">=3.15")
+@pytest.mark.parametrize("name", ["IoU", "MeanIoU"])
+def test_an_overlap_leaves_out_what_is_no_class(name, ddl_strategy):
+    """A number below 0 or above the last class is no class, in the labels and in the predictions."""
+    from suites.subject import keras
+
+    draw = np.random.default_rng(7)
+    truth, predicted = draw.integers(-2, CLASSES + 2, (2, 20 * ROWS))
+    known = np.all([(0 <= one) & (one < CLASSES) for one in (truth, predicted)], axis=0)
+    own = {"target_class_ids": list(range(CLASSES))} if name == "IoU" else {}
+    with ddl_strategy.scope():
+        metric = getattr(keras.metrics, name)(num_classes=CLASSES, dtype="float64", **own)
+        metric.update_state(truth, predicted)
+    assert float(metric.result()) == pytest.approx(overlap(truth[known], predicted[known], range(CLASSES)), rel=1e-6)
+
+
+@pytest.mark.ddl(strategies=list(BOTH))
 @pytest.mark.ddl_item("metric.Accuracy_family")
 @pytest.mark.parametrize("space", [IGNORING, BEST], ids=lambda space: space.name)
 def test_classes_that_are_left_out_or_sorted(space, ddl_strategy):

@@ -22,11 +22,11 @@ pytestmark = [
 ROWS, TIMES, FEATURES, RATE = 4, 3, 2, 0.125
 LENGTHS = (3, 1, 2, 3)
 """Times of each example that its mask has."""
-WIDTHS = {"first": 2, "second": 1}
-"""Layers and their units."""
+WIDTHS = {"first": 2, "another": 1}
+"""Layers and their units. The order of the outputs is not that of their names, which Keras sorts in a dictionary."""
 INPUTS = ("zoo", "ark")
 """Names of several inputs."""
-SHARES = {"first": 0.5, "second": 2.0}
+SHARES = {"first": 0.5, "another": 2.0}
 KEYS = {
     "one": ("first",),
     "list": tuple(WIDTHS),
@@ -37,7 +37,7 @@ KEYS = {
 """Form of the outputs -> the names that logs and structures have for them. Keras sorts the keys of a dictionary."""
 DIMENSIONS: Mapping[str, tuple[str, ...]] = {
     "outputs": tuple(KEYS),
-    "loss": ("each", "same", "first", "second", "class", "function", "differ"),
+    "loss": ("each", "same", "first", "another", "class", "function", "differ"),
     "loss_weights": ("no", "each"),
     "metrics": ("no", "bare", "each", "first"),
     "weighted_metrics": ("no", "bare", "each", "first"),
@@ -55,11 +55,11 @@ DIMENSIONS: Mapping[str, tuple[str, ...]] = {
 def allowed(case: Arguments) -> bool:
     """Return whether choices mean something together."""
     if case.get("outputs") == "one":
-        return case.get("loss") not in ("first", "second", "differ")
+        return case.get("loss") not in ("first", "another", "differ")
     named = case.get("given", "as outputs") != "as outputs" and case.get("outputs") in ("list", "tuple")
     if named and case.get("sample_weight", "no") != "no" and case.get("method") in ("fit", "evaluate"):
         return False  # a defect with a test of its own
-    if case.get("loss") == "second" and (named or case.get("loss_weights") == "each"):
+    if case.get("loss") == "another" and (named or case.get("loss_weights") == "each"):
         return False  # where a loss is missing, all names of a list and all weights must be there
     # One loss for several outputs takes no weights of outputs, and no labels by name.
     return case.get("loss") != "same" or not (named or case.get("loss_weights") == "each")
@@ -161,7 +161,7 @@ def expected(case: Arguments) -> tuple[dict[str, float], dict[str, Any]]:
         if case["loss"] not in WIDTHS or case["loss"] == layer:
             share = SHARES[layer] if case["loss_weights"] == "each" else 1.0
             difference = predicted - truth
-            absolute = case["loss"] == "function" or (case["loss"] == "differ" and layer == "second")
+            absolute = case["loss"] == "function" or (case["loss"] == "differ" and layer == "another")
             values = (np.abs(difference) if absolute else difference**2).mean(axis=-1)
             loss = (values * weight).sum() / counts.sum()
             slopes = (np.sign(difference) if absolute else 2 * difference) / WIDTHS[layer] * weight[..., None]
@@ -204,16 +204,16 @@ def compiled(keras: Any, strategy: Any, case: Arguments) -> Any:
         if case[argument] == "no":
             return None
         if case[argument] == "first":
-            return given(case, {"first": [one()], "second": []})
+            return given(case, {"first": [one()], "another": []})
         bare = case[argument] == "bare" and form != "one"
         return given(case, {name: one() if bare else [one()] for name in WIDTHS})
 
     losses = {
         "each": lambda: given(case, dict.fromkeys(WIDTHS, "mse")),
         "same": lambda: "mse",
-        "first": lambda: given(case, {"first": "mse", "second": None}),
-        "second": lambda: without_none(given(case, {"first": None, "second": "mse"})),
-        "differ": lambda: given(case, {"first": "mse", "second": "mae"}),
+        "first": lambda: given(case, {"first": "mse", "another": None}),
+        "another": lambda: without_none(given(case, {"first": None, "another": "mse"})),
+        "differ": lambda: given(case, {"first": "mse", "another": "mae"}),
         "class": lambda: given(case, {name: keras.losses.MeanSquaredError() for name in WIDTHS}),
         "function": lambda: given(case, {name: error() for name in WIDTHS}),
     }
