@@ -227,6 +227,42 @@ def test_a_rate_is_that_of_the_function(ddl_strategy):
     wrong.check()
 
 
+def _wrapped(keras: Any) -> dict[str, tuple[Any, list[Any]]]:
+    """Return optimizers that hold others, with the optimizers whose rates a callback sets."""
+    first, second = keras.optimizers.SGD(RATE), keras.optimizers.SGD(2 * RATE)
+    chosen = keras.optimizers.OptimizerMap(first, {".*kernel": second})
+    inner = keras.optimizers.SGD(RATE)
+    return {
+        "map": (keras.optimizers.MultiOptimizer(chosen), [first, second]),
+        "loss scale": (keras.optimizers.LossScaleOptimizer(inner), [inner]),
+    }
+
+
+@pytest.mark.ddl(strategies=["one_device"])
+@pytest.mark.ddl_item("callback.ReduceLROnPlateau_LearningRateScheduler", "optimizer.multi_optimizer", keras=">=3.15")
+@pytest.mark.parametrize("callback", ["LearningRateScheduler", "ReduceLROnPlateau"])
+@pytest.mark.parametrize("kind", ["map", "loss scale"])
+def test_a_rate_is_set_in_every_optimizer(kind, callback, ddl_strategy):
+    """Each callback halves the rates at the end of an epoch or at the begin of one, but for the first."""
+    from suites.subject import keras
+
+    with ddl_strategy.scope():
+        optimizer, inner = _wrapped(keras)[kind]
+    before = [float(np.asarray(one.learning_rate)) for one in inner]
+    model = linear(ddl_strategy, optimizer=lambda _keras: optimizer)
+    made = {
+        "LearningRateScheduler": lambda: keras.callbacks.LearningRateScheduler(
+            lambda epoch, rate: rate / 2 if epoch else rate
+        ),
+        # No number is better than the first one by so much.
+        "ReduceLROnPlateau": lambda: keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=1e9),
+    }[callback]()
+    given = data(8 * BATCHES).unweighted
+    model.fit(given.x, given.y, batch_size=8, epochs=3, shuffle=False, verbose=0, callbacks=[made])
+    found = [float(np.asarray(one.learning_rate)) for one in inner]
+    np.testing.assert_allclose(found, [rate / 4 for rate in before], rtol=1e-6)  # rates are in float32
+
+
 @pytest.mark.ddl(strategies=list(BOTH))
 @pytest.mark.ddl_item("callback.ModelCheckpoint")
 def test_files_are_written_where_the_number_improves(ddl_strategy, tmp_path):
