@@ -96,7 +96,7 @@ def test_an_overlap_leaves_out_what_is_no_class(name, ddl_strategy):
 
     draw = np.random.default_rng(7)
     truth, predicted = draw.integers(-2, CLASSES + 2, (2, 20 * ROWS))
-    known = np.all([(0 <= one) & (one < CLASSES) for one in (truth, predicted)], axis=0)
+    known = np.all([(one >= 0) & (one < CLASSES) for one in (truth, predicted)], axis=0)
     own = {"target_class_ids": list(range(CLASSES))} if name == "IoU" else {}
     with ddl_strategy.scope():
         metric = getattr(keras.metrics, name)(num_classes=CLASSES, dtype="float64", **own)
