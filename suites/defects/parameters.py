@@ -154,3 +154,14 @@ def axes_from_the_back_are_others() -> None:
         return shifted
 
     replace(keras.layers.UnitNormalization, "__init__", make)
+
+
+@defect(r"test_every_shape\.py")
+def dense_layers_tell_one_unit_more() -> None:
+    """Dense tells a shape with one unit more than it has."""
+    import keras
+
+    def make(original: Any) -> Any:
+        return lambda self, shape: (*original(self, shape)[:-1], self.units + 1)
+
+    replace(keras.layers.Dense, "compute_output_shape", make)

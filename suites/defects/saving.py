@@ -101,7 +101,7 @@ def sums_are_loaded_by_each_replica() -> None:
     replace(values_util, "get_on_read_restore_ops", make)
 
 
-@defect(r"test_configurations\.py")
+@defect(r"test_(every_configuration|configurations)\.py")
 def configurations_lose_a_parameter() -> None:
     """The configurations of generators and of RandomNormal lack the name and the seed."""
     from tensorflow import keras
