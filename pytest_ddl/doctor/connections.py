@@ -88,12 +88,12 @@ def host_name() -> DoctorFinding:
 
 def localhost() -> DoctorFinding:
     fix = "add the line '127.0.0.1 localhost' to /etc/hosts"
-    answers: queue.SimpleQueue[list[str] | OSError] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[list[str] | Exception] = queue.SimpleQueue()
 
     def ask() -> None:
         try:
             answers.put(addresses_of("localhost"))
-        except OSError as error:
+        except Exception as error:
             answers.put(error)
 
     threading.Thread(target=ask, name="doctor-localhost-answer", daemon=True).start()
@@ -107,6 +107,8 @@ def localhost() -> DoctorFinding:
         return warning(f"{said}, although {HOSTS} has it", slow)
     if isinstance(found, OSError):
         return problem(f"the name localhost has no address ({found.strerror or found})", fix)
+    if isinstance(found, Exception):
+        raise found
     if "127.0.0.1" not in found:
         return problem(f"the name localhost means {', '.join(found)}, not 127.0.0.1", fix)
     return ok("the name localhost means 127.0.0.1")

@@ -85,6 +85,17 @@ def test_host_name(addresses: list[str], status: Status, said: str, resolver: di
     assert ("/etc/hosts" in found.fix) == (status is Status.WARNING)
 
 
+def test_what_the_look_up_raises_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who may not read the libraries of Python has no encoding for names."""
+
+    def addresses_of(_name: str) -> list[str]:
+        raise LookupError("unknown encoding: idna")
+
+    monkeypatch.setattr(connections, "addresses_of", addresses_of)
+    with pytest.raises(LookupError, match="idna"):
+        connections.localhost()
+
+
 @pytest.mark.parametrize(
     ("addresses", "status", "said"),
     [
