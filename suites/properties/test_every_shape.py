@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from itertools import product
 from typing import Any
 
 import pytest
@@ -31,6 +33,8 @@ MORE = (
     ),
 )
 """Layers with options that change the shape."""
+CALLS: tuple[dict[str, Any], ...] = ({}, {"return_attention_scores": True})
+"""Options of a call, for the layers that know them."""
 
 
 def agrees(told: Any, real: Any) -> bool:
@@ -57,18 +61,20 @@ def test_a_layer_tells_the_shape_of_its_output(policy, ddl_strategy):
     if subject.name() != subject.KERAS_3:
         pytest.skip("tf_keras has no symbols that are not of a graph")
     wrong = Wrong()
-    for layer in (*LAYERS, *MORE):
-        outputs = tf.nest.flatten(layer.call(layer.make(keras, policy), tf.ones((ROWS, *layer.shape))))
+    for layer, rows, options in product((*LAYERS, *MORE), (ROWS, None), CALLS):
+        made, shape = layer.make(keras, policy), (rows, *layer.shape)
+        if not options.keys() <= inspect.signature(made.call).parameters.keys():
+            continue
+        outputs = tf.nest.flatten(layer.call(made, tf.ones((ROWS, *layer.shape)), **options))
         real = [tuple(one.shape) for one in outputs]
-        for rows in (ROWS, None):
-            shape = (rows, *layer.shape)
+        if not options:
             with wrong.of(layer, rows, "compute_output_shape"):
                 given = [[shape] * layer.inputs] if layer.together else [shape] * layer.inputs
                 told = shapes_of(layer.make(keras, policy).compute_output_shape(*given))
                 assert all(map(agrees, told, real)), (told, real)
-            with wrong.of(layer, rows, "symbols"):
-                symbols = layer.call(layer.make(keras, policy), keras.KerasTensor(shape, dtype="float32"))
-                told = [(one.shape, one.dtype) for one in keras.tree.flatten(symbols)]
-                assert all(agrees(one, other) for (one, _), other in zip(told, real, strict=True)), (told, real)
-                assert [dtype for _, dtype in told] == [one.dtype.name for one in outputs]
+        with wrong.of(layer, rows, "symbols", options):
+            symbols = layer.call(layer.make(keras, policy), keras.KerasTensor(shape, dtype="float32"), **options)
+            found = keras.tree.flatten(symbols)
+            assert all(agrees(one.shape, other) for one, other in zip(found, real, strict=True)), (found, real)
+            assert [one.dtype for one in found] == [one.dtype.name for one in outputs]
     wrong.check()
