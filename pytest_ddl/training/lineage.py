@@ -86,7 +86,7 @@ class ResumedPlace:
             return
         starts = frozenset(step - own for step, values in self.lineage if trainable <= values)
         if at - own in self.starts and not self.late:
-            # The program began with these weights. A further step tells which of several steps they belong to.
+            # The program began with these weights. A further step shows which of several steps they belong to.
             self.start, self.starts = at - own, self.starts & starts
             return
         self.start, self.late, self.replaced = at - own, own > 0, max(0, own - 1)

@@ -158,7 +158,7 @@ def axes_from_the_back_are_others() -> None:
 
 @defect(r"test_every_shape\.py")
 def dense_layers_tell_one_unit_more() -> None:
-    """Dense tells a shape with one unit more than it has."""
+    """Dense states a shape with one unit more than it has."""
     import keras
 
     def make(original: Any) -> Any:

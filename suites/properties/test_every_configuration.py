@@ -19,7 +19,7 @@ from suites.properties.test_configurations import KINDS, again
 
 _SIZES = ("units", "filters", "kernel_size", "pool_size", "output_size", "input_dim", "output_dim", "output_shape", "n")
 _SIZES += ("num_heads", "key_dim", "head_dim", "num_query_heads", "num_key_value_heads", "size", "max_number")
-_NUMBERS = ("num_tokens", "num_bins", "height", "width", "num_classes", "decay_steps", "first_decay_steps")
+_NUMBERS = ("height", "width", "num_classes", "decay_steps", "first_decay_steps")
 _SHARES = ("rate", "stddev", "factor", "scale", "height_factor", "width_factor", "specificity", "sensitivity", "recall")
 _SHARES += ("precision", "threshold", "initial_learning_rate", "decay_rate")
 NEEDED: dict[str, Any] = {
@@ -37,6 +37,8 @@ NEEDED: dict[str, Any] = {
     "activation": "relu",
 }
 """Values of parameters without a default."""
+OWN = {"CategoryEncoding": {"num_tokens": 4}, "Discretization": {"num_bins": 4}, "RandomPosterization": {"factor": 4}}
+"""Class -> values that only it needs."""
 OTHERS = (3, 0.5, "channels_first", "same", "relu", "zeros", "sum", "max", True, (1, 2))
 """Values for a parameter whose default does not say what it may be; the first is taken that the class accepts."""
 TOGETHER = {"lora_alpha": {"lora_rank": 2}}
@@ -80,6 +82,13 @@ def parameters(kind: type) -> dict[str, inspect.Parameter]:
     return {name: one for name, one in inspect.signature(kind).parameters.items() if one.kind not in several}
 
 
+def needed(kind: type) -> dict[str, Any]:
+    """Return arguments without which no object can be made."""
+    known = parameters(kind)
+    found = {name: NEEDED[name] for name, one in known.items() if one.default is one.empty and name in NEEDED}
+    return found | OWN.get(kind.__name__, {})
+
+
 def others(default: Any) -> tuple[Any, ...]:
     """Return values that a parameter with this default may also have."""
     if isinstance(default, bool):
@@ -88,7 +97,9 @@ def others(default: Any) -> tuple[Any, ...]:
         return (default + 1, default + 2, 2 * default)
     if isinstance(default, float):
         return (default / 2, 2 * default) if default else (0.5,)
-    return tuple(one for one in OTHERS if one != default) if default is None or isinstance(default, str) else ()
+    if default is None or isinstance(default, str):
+        return tuple(one for one in OTHERS if str(one).lower() != str(default).lower())
+    return ()
 
 
 def objects(kind: type) -> Iterator[tuple[str, Any, Any]]:
@@ -96,16 +107,12 @@ def objects(kind: type) -> Iterator[tuple[str, Any, Any]]:
 
     A class whose other parameters cannot be guessed, and a parameter that takes none of the values, are left out.
     """
-    known = parameters(kind)
-    needed = {name: NEEDED[name] for name, one in known.items() if one.default is one.empty and name in NEEDED}
-    if kind.__name__ in ("CategoryEncoding", "Discretization"):
-        needed |= {name: NEEDED[name] for name in ("num_tokens", "num_bins") if name in known}
-    for name, one in known.items():
+    for name, one in parameters(kind).items():
         if name in (*NAMES, *CHOOSES_A_KERNEL):
             continue
-        for value in others(needed.get(name, one.default)):
+        for value in others(needed(kind).get(name, one.default)):
             try:
-                made = kind(**(needed | TOGETHER.get(name, {}) | {name: value}))
+                made = kind(**(needed(kind) | TOGETHER.get(name, {}) | {name: value}))
             except Exception:
                 continue  # not a value of this parameter
             yield name, value, made
@@ -114,12 +121,16 @@ def objects(kind: type) -> Iterator[tuple[str, Any, Any]]:
 
 def differences(kind: type) -> tuple[int, list[str]]:
     """Return the number of parameters that were changed, and what is wrong with the configurations."""
-    number, found = 0, []
+    number, found, plain = 0, [], None
     for name, value, one in objects(kind):
         number += 1
         config = one.get_config()
         if name not in config:
             found.append(f"{name}={value!r} is not in the configuration")
+            continue
+        plain = kind(**needed(kind)).get_config() if plain is None else plain
+        if json.dumps(config[name], default=str) == json.dumps(plain.get(name), default=str):
+            found.append(f"{name}={value!r} has the same configuration as the default")
             continue
         try:
             other = again(one).get_config()

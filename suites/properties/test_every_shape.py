@@ -37,9 +37,9 @@ CALLS: tuple[dict[str, Any], ...] = ({}, {"return_attention_scores": True})
 """Options of a call, for the layers that know them."""
 
 
-def agrees(told: Any, real: Any) -> bool:
-    """Return whether each told length is that of the output, or not known."""
-    return len(told) == len(real) and all(one in (None, other) for one, other in zip(told, real, strict=True))
+def agrees(stated: Any, real: Any) -> bool:
+    """Return whether each stated length is that of the output, or not known."""
+    return len(stated) == len(real) and all(one in (None, other) for one, other in zip(stated, real, strict=True))
 
 
 def shapes_of(value: Any) -> list[tuple[Any, ...]]:
@@ -70,8 +70,8 @@ def test_a_layer_tells_the_shape_of_its_output(policy, ddl_strategy):
         if not options:
             with wrong.of(layer, rows, "compute_output_shape"):
                 given = [[shape] * layer.inputs] if layer.together else [shape] * layer.inputs
-                told = shapes_of(layer.make(keras, policy).compute_output_shape(*given))
-                assert all(map(agrees, told, real)), (told, real)
+                stated = shapes_of(layer.make(keras, policy).compute_output_shape(*given))
+                assert all(map(agrees, stated, real)), (stated, real)
         with wrong.of(layer, rows, "symbols", options):
             symbols = layer.call(layer.make(keras, policy), keras.KerasTensor(shape, dtype="float32"), **options)
             found = keras.tree.flatten(symbols)

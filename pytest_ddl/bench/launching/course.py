@@ -71,7 +71,7 @@ class CourseRecorder(StepListener):
         self.losses.append(number)
         for name, value in (shown or {}).items():
             if name == RUNNING_MEAN:
-                self._running_mean = loss is not None
+                self._running_mean = self._running_mean or loss is not None
             elif name == STALENESS:
                 key = str(int(value))
                 self._staleness[key] = self._staleness.get(key, 0) + 1
