@@ -165,3 +165,17 @@ def dense_layers_tell_one_unit_more() -> None:
         return lambda self, shape: (*original(self, shape)[:-1], self.units + 1)
 
     replace(keras.layers.Dense, "compute_output_shape", make)
+
+
+@defect(r"test_every_image\.py::test_a_layer_changes_images")
+def all_images_have_one_brightness() -> None:
+    """RandomBrightness adds the same number to all images of a batch."""
+    import keras
+
+    def make(original: Any) -> Any:
+        def draw(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return {name: value[:1] for name, value in original(self, *args, **kwargs).items()}
+
+        return draw
+
+    replace(keras.layers.RandomBrightness, "get_random_transformation", make)

@@ -130,3 +130,30 @@ def layers_in_containers_are_not_loaded() -> None:
     from keras.src.saving import saving_lib
 
     replace(saving_lib, "_load_container_state", lambda original: lambda *args, **kwargs: None)
+
+
+@defect(r"test_saved_lookups\.py")
+def words_are_read_in_reverse() -> None:
+    """The vocabulary that a layer reads from a file is the other way round."""
+    from keras.src.layers.preprocessing.index_lookup import IndexLookup
+
+    def make(original: Any) -> Any:
+        def load(self: Any, folder: str) -> None:
+            original(self, folder)
+            if self.input_vocabulary is None and self.output_mode != "tf_idf":
+                self.set_vocabulary(self.get_vocabulary(include_special_tokens=False)[::-1])
+
+        return load
+
+    replace(IndexLookup, "load_assets", make)
+
+
+@defect(r"test_copies\.py::test_a_copy_takes_the_same_inputs")
+def inputs_of_a_copy_are_dense_and_required() -> None:
+    """The configuration of an input does not say that it may be left out, or is sparse."""
+    import keras
+
+    def make(original: Any) -> Any:
+        return lambda self: {**original(self), "optional": False, "sparse": False}
+
+    replace(keras.layers.InputLayer, "get_config", make)

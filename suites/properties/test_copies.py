@@ -30,6 +30,7 @@ WAYS = (
     "weights file",
     "set_weights",
     "clone",
+    "clone in depth",
     "checkpoint",
     OF_USERS,
     "configuration",
@@ -45,7 +46,9 @@ def allowed(case: Mapping[str, str]) -> bool:
     if case.get("way") == OF_USERS:  # has an entry
         return case.get("model", "subclass") == "subclass"
     # A file that pickle writes names classes of modules, and those of users are made in the test.
-    return case.get("model") != "subclass" or case.get("way") not in ("clone", "configuration", "checkpoint", "pickle")
+    return case.get("model") != "subclass" or case.get("way") not in (
+        *("clone", "clone in depth", "configuration", "checkpoint", "pickle"),
+    )
 
 
 def classes(keras: Any) -> tuple[Any, Any]:
@@ -150,6 +153,15 @@ def built(keras: Any, case: Mapping[str, str]) -> Any:
     return keras.Model(outer, layers[2](inner(outer)))
 
 
+def layers_of(keras: Any, model: Any) -> list[Any]:
+    """Return the layers of a model, and of the models in it, but for those that stand for its inputs."""
+    found = []
+    for layer in model.layers:
+        inner = layers_of(keras, layer) if isinstance(layer, keras.Model) else [layer]
+        found += [one for one in inner if not isinstance(one, keras.layers.InputLayer)]
+    return found
+
+
 def compiled(keras: Any, model: Any) -> Any:
     model.compile(keras.optimizers.SGD(RATE, momentum=0.5), "mse", run_eagerly=True, jit_compile=False)
     return model
@@ -189,6 +201,18 @@ def copied(keras: Any, model: Any, case: Mapping[str, str], folder: Path) -> tup
         assert new.optimizer.get_config() == model.optimizer.get_config()
         return with_weights(new)
 
+    def cloned_in_depth() -> Any:
+        """Make each layer of all models by a function, which must get it."""
+        seen = []
+
+        def remade(layer: Any) -> Any:
+            seen.append(layer.name)
+            return type(layer).from_config(layer.get_config())
+
+        new = keras.models.clone_model(model, clone_function=remade, recursive=True)
+        assert {one.name for one in layers_of(keras, model)} <= set(seen)
+        return with_weights(new)
+
     def with_weights(new: Any) -> Any:
         new.set_weights(model.get_weights())
         return compiled(keras, new)
@@ -199,6 +223,7 @@ def copied(keras: Any, model: Any, case: Mapping[str, str], folder: Path) -> tup
         "shards": (lambda: of_weights(max_shard_size=2e-7), True),
         "set_weights": (lambda: with_weights(as_new()), False),
         "clone": (cloned, False),
+        "clone in depth": (cloned_in_depth, False),
         "checkpoint": (of_checkpoint, True),
         OF_USERS: (of_checkpoint, True),
         "configuration": (lambda: with_weights(type(model).from_config(model.get_config())), False),
@@ -244,6 +269,53 @@ def test_a_copy_of_a_model_trains_on_as_the_model_does(way, ddl_strategy, tmp_pa
                 model.train_on_batch(*examples(4))
                 same(new.get_weights(), model.get_weights())
     wrong.check()
+
+
+INPUTS: Mapping[str, Any] = {"optional": True, "dtype": "int32", "batch_size": ROWS, "sparse": True, "name": "own"}
+"""Option of an input -> a value that is not the default."""
+
+
+def told(keras: Any, model: Any) -> list[dict[str, Any]]:
+    """Return what the inputs of a model are. A clone may name them anew, unless the user has named them."""
+    found = [one for one in model.layers if isinstance(one, keras.layers.InputLayer)]
+    names = ("optional", "dtype", "batch_shape", "sparse")
+    own = [{"name": one.name} if one.name == INPUTS["name"] else {} for one in found]
+    return [name | {key: getattr(one, key) for key in names} for one, name in zip(found, own, strict=True)]
+
+
+@pytest.mark.ddl(strategies=["one_device"], keras="keras")
+@pytest.mark.ddl_item("saving.keras_file", shows="behavior", keras=">=3.15")
+@pytest.mark.parametrize("way", ["keras file", "clone", "configuration", "pickle"])
+@pytest.mark.parametrize("option", INPUTS)
+def test_a_copy_takes_the_same_inputs(option, way, ddl_strategy, tmp_path):
+    """An input may be left out, sparse, of a type, or of a number of rows."""
+    from suites.subject import keras
+
+    @keras.saving.register_keras_serializable("ddl")
+    class Left(keras.layers.Layer):  # type: ignore[misc]
+        """Return the sum of an input, or ones without it."""
+
+        def call(self, own: Any) -> Any:
+            return keras.ops.ones((ROWS, 1)) if own is None else keras.ops.sum(own, axis=-1, keepdims=True)
+
+        def compute_output_shape(self, shape: Any) -> Any:
+            return (*shape[:-1], 1)
+
+    def of_file() -> Any:
+        model.save(tmp_path / "model.keras")
+        return keras.saving.load_model(tmp_path / "model.keras")
+
+    own = keras.Input((FEATURES,), **{option: INPUTS[option]})
+    model = keras.Model(own, Left()(own))
+    new = {
+        "keras file": of_file,
+        "clone": lambda: keras.models.clone_model(model),
+        "configuration": lambda: keras.Model.from_config(model.get_config()),
+        "pickle": lambda: pickle.loads(pickle.dumps(model)),
+    }[way]()
+    assert told(keras, new) == told(keras, model)
+    if option == "optional":
+        np.testing.assert_array_equal(new(None), model(None))
 
 
 def same(found: Any, expected: Any) -> None:
