@@ -106,7 +106,7 @@ def lookups(kind):
 @pytest.mark.ddl_item("fit.fit.strings")
 @pytest.mark.parametrize("kind", ["string", "integer"])
 def test_words_are_trained(kind, ddl_strategy):
-    """Words are rows of the weights."""
+    """Words are rows of the weights, and a model takes them in every form."""
     import tensorflow as tf
 
     ids = np.arange(12) * 2 % 3
@@ -116,8 +116,9 @@ def test_words_are_trained(kind, ddl_strategy):
     model.fit(tf.data.Dataset.from_tensor_slices((x, given.y)).batch(6), shuffle=False, verbose=0)
     weights = train(list(given.batches(6)), [0.5]).weights
     check_weights(ddl_strategy, model, weights)
-    found = model.predict(tf.data.Dataset.from_tensor_slices(x).batch(6), verbose=0)
-    np.testing.assert_allclose(found, given.x @ weights, **BOUND)
+    others = (x.astype(object), tf.constant(x)) if kind == "string" else (x,)
+    for form in (tf.data.Dataset.from_tensor_slices(x).batch(6), *others):
+        np.testing.assert_allclose(model.predict(form, verbose=0), given.x @ weights, **BOUND)
 
 
 @ENDS
