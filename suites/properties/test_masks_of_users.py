@@ -121,3 +121,26 @@ def _turned(mask: Any, own: Any) -> Any:
     if mask is None or own is None:
         return mask
     return own if mask is MASK else ~own
+
+
+@pytest.mark.ddl(strategies=["one_device"], keras="keras")
+@pytest.mark.ddl_item("layer.TimeDistributed_Bidirectional_Masking", shows="behavior", keras=">=3.15")
+@pytest.mark.parametrize("how", ["eager", "symbols"])
+def test_a_layer_of_a_user_is_built_for_all_its_inputs(how, ddl_strategy):
+    """Only an argument with the name of the mask has no shape: all others are inputs, whatever their names."""
+    import tensorflow as tf
+
+    from suites.subject import keras
+
+    class Layer(keras.layers.Layer):  # type: ignore[misc]
+        def build(self, values_shape: Any, own_mask_shape: Any, masked_shape: Any) -> None:
+            self.shapes = [tuple(one) for one in (values_shape, own_mask_shape, masked_shape)]
+
+        def call(self, values: Any, own_mask: Any, masked: Any, mask: Any = None) -> Any:
+            return values * own_mask[..., None] + masked
+
+    layer, shapes = Layer(), [(ROWS, TIMES, 1), (ROWS, TIMES), (ROWS, 1, 1)]
+    make = tf.ones if how == "eager" else keras.KerasTensor
+    values, own_mask, masked = (make(shape) for shape in shapes)
+    layer(values, own_mask=own_mask, masked=masked, **({"mask": tf.constant(MASK)} if how == "eager" else {}))
+    assert layer.shapes == shapes
