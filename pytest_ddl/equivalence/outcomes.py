@@ -63,7 +63,13 @@ def not_observed(record: TrainingRecord, what: str, kind: NoteKind) -> str:
 
 
 def wide(place: Place) -> str:
-    """Explain why a difference within a wide bound decides nothing."""
+    """Explain why a difference within a wide bound, or below one that was not measured, decides nothing."""
+    if place.bound.lost:
+        return (
+            f"{place.variable.name} differs by {place.difference.error:.3g} after step {place.step}: less than one "
+            f"example would change ({place.bound.effect:.3g}). How far rounding moves it is not known: "
+            f"{place.bound.advice}"
+        )
     return (
         f"{place.variable.name} differs by {place.difference.error:.3g} after step {place.step}: less than "
         f"rounding may explain ({place.bound.value:.3g}) but more than one example would change "

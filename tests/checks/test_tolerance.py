@@ -103,6 +103,18 @@ def test_bound_too_wide_to_decide_is_inconclusive() -> None:
     assert step.outcome is Outcome.INCONCLUSIVE
 
 
+@pytest.mark.parametrize(("scale", "verdict"), [(1.02, "inconclusive"), (2.0, "fail")])
+def test_a_small_difference_decides_nothing_if_the_runs_that_measure_noise_have_failed(
+    scale: float, verdict: str
+) -> None:
+    program = Program(replicas=2, dtype="float32")
+    reference, distributed = pair(program, scale=scale)
+    noise = simulate(replace(program, replicas=1, perturbation=1))
+    ended = replace(noise, ranks=tuple(replace(rank, steps=()) for rank in noise.ranks))
+    report = judge(reference, distributed, [ended], checks=["STEP-EQ"])
+    assert report.verdict == verdict, str(report)
+
+
 def test_bound_decides_by_the_effect_of_one_example() -> None:
     bound = Bound(1.0, "test", effect=0.1, unamplified=0.2)
     assert bound.judge(0.05) is Decision.WITHIN

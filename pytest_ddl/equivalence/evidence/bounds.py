@@ -29,6 +29,8 @@ class Bound:
     """A-priori part of the bound: the rounding if nothing amplifies it."""
     a_priori: bool = False
     """True if it holds only rounding that a formula gives, so that measuring noise may widen it."""
+    lost: bool = False
+    """True if runs that measure noise were made, but none came this far, for example because the time was over."""
     advice: str = Hint.MORE_PRECISION()
     """Advice on how to narrow a bound that is too wide."""
 
@@ -37,7 +39,10 @@ class Bound:
         return self.effect < self.value and min(self.effect, self.unamplified) < error <= self.value
 
     def judge(self, error: float) -> Decision:
-        """Decide on an observed difference. A non-finite difference is beyond any bound."""
+        """Decide on an observed difference. A non-finite difference is beyond any bound.
+
+        If nothing measured how far rounding moves a value, a difference smaller than an example makes is not decided.
+        """
         if not error <= self.value:
-            return Decision.BEYOND
+            return Decision.UNDECIDED if self.lost and error <= self.effect else Decision.BEYOND
         return Decision.UNDECIDED if self.too_wide(error) else Decision.WITHIN

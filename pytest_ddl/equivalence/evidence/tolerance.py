@@ -318,7 +318,10 @@ class Tolerance:
             advice = "use fewer steps"
         else:
             advice = Bound.advice
-        return Bound(value, origin, effect, bool(measured), tight, not measured, advice)
+        lost = bool(self.perturbed) and not measured
+        if lost:
+            advice = "the runs that measure rounding ended before this step: see the notes"
+        return Bound(value, origin, effect, bool(measured), tight, not measured, lost, advice)
 
     def _share(self, scale: float) -> float:
         """Estimate the effect of one example on a number, or of a gross mistake if float64 has decided."""
