@@ -1,4 +1,4 @@
-"""Find the models, the optimizers and the variables that a script creates."""
+"""Find the models, the optimizers, the metrics and the variables that a script creates."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ class Objects:
         self.variables = OwnVariables(run)
         self._models: list[weakref.ref[Any]] = []
         self._optimizers: list[weakref.ref[Any]] = []
+        self._metrics: list[weakref.ref[Any]] = []
         self._watched: dict[int, Any] = {}
         self._left_out: list[Any] = []
         self._unscoped: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def install(self, put: Replacements, keras: Any) -> None:
-        """Observe the creation of models and optimizers of one flavor of Keras."""
+        """Observe the creation of models, optimizers and metrics of one flavor of Keras."""
         import tensorflow as tf
 
         new = keras.Model.__new__
@@ -44,14 +45,9 @@ class Objects:
         if keras.__name__ == "tf_keras":  # the module of Keras 3 only raises exceptions
             bases.append(keras.optimizers.legacy.Optimizer)
         for base in bases:
-            put.put(base, "__init__", self._created_optimizer(base.__init__))
-
-    def _created_optimizer(self, init: Callable[..., None]) -> Callable[..., None]:
-        def created_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            self._optimizers.append(weakref.ref(optimizer))
-            init(optimizer, *args, **kwargs)
-
-        return created_optimizer
+            put.put(base, "__init__", _telling(base.__init__, self._optimizers))
+        metric = keras.metrics.Metric
+        put.put(metric, "__init__", _telling(metric.__init__, self._metrics, _is_metric_of_program))
 
     def watch(self) -> None:
         """Compare every model, optimizer and variable of the script that exists now.
@@ -74,6 +70,15 @@ class Objects:
                 self._run.watch(optimizer=optimizer)
         for name in self.variables.watch():
             self._found.add("variables", name)
+
+    def watch_metrics(self) -> None:
+        """Compare the metrics that the script updates in its own loop. What ``fit`` updates, it also returns."""
+        models = (*_alive(self._models), *self._left_out)
+        of_models = {id(one) for model in models for one in _metrics_of(model)}
+        for metric in self._new(self._metrics):
+            if id(metric) not in of_models:
+                self._found.add("metrics", _text(metric))
+                self._run.watch(metrics=metric)
 
     def is_distributed(self, model: Any) -> bool:
         """Return False for a model that the script created outside ``strategy.scope()``, perhaps on purpose."""
@@ -106,6 +111,26 @@ class Objects:
                 yield item
 
 
+def _telling(
+    init: Callable[..., None], told: list[weakref.ref[Any]], is_wanted: Callable[[], bool] = lambda: True
+) -> Callable[..., None]:
+    """Return a constructor that also adds the objects that it makes to a list."""
+
+    def created(item: Any, *args: Any, **kwargs: Any) -> None:
+        if is_wanted():
+            told.append(weakref.ref(item))
+        init(item, *args, **kwargs)
+
+    return created
+
+
+def _metrics_of(model: Any) -> list[Any]:
+    try:
+        return list(getattr(model, "metrics", ()))
+    except (AttributeError, ValueError):  # it has not been built
+        return []
+
+
 def _alive(references: list[weakref.ref[Any]]) -> list[Any]:
     return [item for reference in references if (item := reference()) is not None]
 
@@ -135,6 +160,9 @@ def _updates(optimizer: Any) -> int:
 
 _BETWEEN = ("tensorflow", "contextlib", "pytest_ddl")
 """Modules whose functions may stand between a call of the script and the creation of its variable."""
+_FLAVORS = ("keras", "tf_keras")
+_OF_METRICS = ("metrics", "dtensor", "utils")
+"""Packages of Keras whose functions stand between a call of the script and the creation of its metric."""
 
 
 class OwnVariables:
@@ -184,10 +212,15 @@ class OwnVariables:
         return [name for name, _variable in found]
 
 
-def _is_of_program() -> bool:
+def _is_metric_of_program() -> bool:
+    """Return whether the script itself creates a metric. Keras creates those that ``compile`` gets by name."""
+    return _is_of_program((*_BETWEEN, *(f"{name}.src.{part}" for name in _FLAVORS for part in _OF_METRICS)))
+
+
+def _is_of_program(between: tuple[str, ...] = _BETWEEN) -> bool:
     """Return whether the script itself creates a variable. Keras creates those of models, optimizers and metrics."""
     for frame, _line in traceback.walk_stack(sys._getframe(1)):
         module = str(frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] not in _BETWEEN:
+        if not f"{module}.".startswith(tuple(f"{name}." for name in between)):
             return is_user_file(frame.f_code.co_filename)
     return False

@@ -142,6 +142,7 @@ class Steps:
             self.tell_end(active_lines())
             raise EnoughSteps
         self._objects.watch()
+        self._objects.watch_metrics()
         if not self._begun:
             self._run._listener.begin_loop()
             self._begun = True

@@ -94,6 +94,11 @@ def test_a_wrong_loss_is_seen_beside_a_metric(ddl_equivalence: pytest_ddl.Equiva
     assert cause_of(tmp_path / "script.py", code, ddl_equivalence) == "reported-loss-wrong"
 
 
+def test_a_metric_of_the_scripts_own_loop_is_compared(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
+    code = scripts.METRIC_BEFORE_LOSS.replace("mean.update_state(losses)", "mean.update_state(loss)")
+    assert cause_of(tmp_path / "script.py", code, ddl_equivalence) == "metric-wrong"
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "loss",
