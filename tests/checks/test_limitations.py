@@ -39,6 +39,11 @@ SEEN = {
         [USER, KERAS],
         "hands a per-replica value",
     ),
+    "fit of workers with a train_step that returns a number": (
+        "Invalid reduction dimension 0 for input with 0 dimensions. for '{{node Sum}} = Sum[T=DT_FLOAT, Tidx=DT_INT32]",
+        [USER, KERAS, "/venv/site-packages/optree/ops.py"],
+        "hands a per-replica value",
+    ),
     "fit under DTensor": (
         "<frozen runpy>:198:1: error: 'tf.IteratorGetNext' op ComputeLayoutForward error: Could not find `tf._elem",
         [USER, KERAS, TF],

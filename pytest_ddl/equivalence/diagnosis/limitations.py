@@ -26,7 +26,7 @@ class Limitation:
     link: str = ""
     advice: Fix | None = None
     """Alternative for the program, if the reason does not say it."""
-    where: str = r"[/\\](keras|tf_keras|tensorflow)[/\\]"
+    where: str = r"[/\\](keras|tf_keras|tensorflow|optree)[/\\]"
     """Regular expression that the file of the traceback's last frame must match."""
     traceback: str = ""
     """Regular expression that must occur somewhere in the traceback."""
@@ -52,7 +52,7 @@ SYMBOLIC_BUILD = Limitation(
     of_keras=True,
 )
 
-_FRAMEWORK = re.compile(r"[/\\](keras|tf_keras|tensorflow|pytest_ddl)[/\\]")
+_FRAMEWORK = re.compile(r"[/\\](keras|tf_keras|tensorflow|optree|pytest_ddl)[/\\]")
 _PLUGIN = re.compile(r"[/\\]pytest_ddl[/\\]")
 _FRAME = re.compile(r'File "([^"]+)", line \d+, in [^\n]*\n([^\n]*)')
 _CALLS_KERAS = re.compile(r"\.(fit|evaluate|predict|train_on_batch|test_on_batch|predict_on_batch)\(")
@@ -100,7 +100,9 @@ XLA_REPLICAS = Limitation(
 )
 FIT_OF_WORKERS = Limitation(
     r"PerReplica.{0,400}unsupported type|unsupported type.{0,200}PerReplica|"
-    r"PerReplica object is not|Attempt to convert a value \(.{0,200}PerReplica",
+    r"PerReplica object is not|Attempt to convert a value \(.{0,200}PerReplica|"
+    # Keras averages what a train_step returns over the examples, also a number.
+    r"Invalid reduction dimension 0 for input with 0 dimensions",
     "Model.fit does not work in Keras 3 under this strategy: it hands a per-replica value to code that expects a "
     "tensor",
     "https://github.com/keras-team/keras/issues/20585",
