@@ -75,6 +75,11 @@ RIGHT = {
     "no gradient in the first step": Way(
         sizes=SIZES, momentum=0.9, computed=lambda w, b: scaled(global_mean(w, b), float(b.ids[0] >= 12))
     ),
+    "no gradient in the first step, and weight decay": Way(
+        sizes=SIZES,
+        computed=lambda w, b: scaled(global_mean(w, b), float(b.ids[0] >= 12)),
+        extra=lambda w, _step: {"kernel": w["kernel"] * 0.99},
+    ),
     "held back at first": Way(
         sizes=SIZES, rule="Adam", handed=lambda parts, step: [scaled(p, float(step > 2)) for p in parts]
     ),
@@ -88,6 +93,13 @@ def test_right_ways_raise_no_alarm(way: Way, check: str, replicas: int) -> None:
     report, result = judged(way, check, replicas)
     assert not report.findings, str(report)
     assert result.outcome in (Outcome.PASS, Outcome.NOT_APPLICABLE)
+
+
+def test_a_gradient_that_was_zero_before_is_not_taken_for_an_accumulated_one() -> None:
+    one = RIGHT["no gradient in the first step"]
+    twice = replace(one, handed=lambda parts, _step: [scaled(part, 2.0) for part in parts])
+    report = judge(train(one, 1), train(twice, 2), checks=["ACCUM"])
+    assert not report.findings, str(report)
 
 
 def test_accumulation_is_seen() -> None:

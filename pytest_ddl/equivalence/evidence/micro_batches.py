@@ -172,11 +172,13 @@ def groups_of(record: TrainingRecord, tolerance: Tolerance) -> Iterator[Group]:
             # A weight that stands still in a program without an optimizer got no update, not an update of zero.
             if values and all(map(all_finite, values.values())) and (not by_hand or any(map(np.any, values.values()))):
                 handed[step] = values
-        members = tuple(MicroBatch(batches[n].step, {i: batches[n].values[i] for i in indices}) for n in computed)
-        if all(all_finite(value) for batch in members for value in batch.values.values()):
+        parts = {n: MicroBatch(batches[n].step, {i: batches[n].values[i] for i in indices}) for n in computed}
+        # Zeros add nothing to an update. A weight may have no other gradient until another weight moves.
+        parts = {n: part for n, part in parts.items() if any(map(np.any, part.values.values()))}
+        if all(all_finite(value) for part in parts.values() for value in part.values.values()):
             variables = tuple(trainable[index] for index in indices)
-            group = Group(record, tolerance, variables, members, handed, by_hand)
-            yield _updated_first(group, [keys[n] for n in computed]) if group.unexplained else group
+            group = Group(record, tolerance, variables, tuple(parts.values()), handed, by_hand)
+            yield _updated_first(group, [keys[n] for n in parts]) if group.unexplained else group
 
 
 def _updated_first(group: Group, keys: Sequence[tuple[int, int]]) -> Group:
