@@ -79,6 +79,8 @@ class Objects:
             if id(metric) not in of_models:
                 self._found.add("metrics", _text(metric))
                 self._run.watch(metrics=metric)
+                if replicas := self._run._settings.shared_by:
+                    metric.update_state = _sharing(metric, replicas)
 
     def is_distributed(self, model: Any) -> bool:
         """Return False for a model that the script created outside ``strategy.scope()``, perhaps on purpose."""
@@ -122,6 +124,18 @@ def _telling(
         init(item, *args, **kwargs)
 
     return created
+
+
+def _sharing(metric: Any, replicas: int) -> Callable[..., Any]:
+    """Return an update as replicas make it that share the state of a metric; see ``RunSettings.shared_by``."""
+    update = metric.update_state
+
+    def update_state(*args: Any, **kwargs: Any) -> Any:
+        for variable in metric.variables:
+            variable.assign(variable * replicas)
+        return update(*args, **kwargs)
+
+    return update_state
 
 
 def _metrics_of(model: Any) -> list[Any]:

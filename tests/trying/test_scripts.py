@@ -99,6 +99,16 @@ def test_a_metric_of_the_scripts_own_loop_is_compared(ddl_equivalence: pytest_dd
     assert cause_of(tmp_path / "script.py", code, ddl_equivalence) == "metric-wrong"
 
 
+@pytest.mark.ddl(strategies=["central_storage"], timeout=300)
+def test_metrics_that_keras_sums_again_are_known_in_the_scripts_own_loop(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(scripts.METRIC_BEFORE_LOSS)
+    script = TriedScript(Script.read(tmp_path / "script.py"), replicas=2, steps=3, examples=500)
+    report = compare_script(reports_of(ddl_equivalence), script, {})
+    assert {finding.known for finding in report.known} == {"keras-metrics-central-storage"}
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "loss",
