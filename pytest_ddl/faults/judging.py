@@ -105,9 +105,7 @@ def _in_writing(run: TrialRun) -> str:
                 number = struck.point.number
                 return next(one.file for one in points if _begins_writing(one) and one.point.number == number)
             if struck.struck is not None and struck.change:
-                # What a save does to a file: its name, or the old and the new one.
-                _, _, names = struck.change.partition(" ")
-                return names.rpartition(" -> ")[2]
+                return struck.change[-1]
     return ""
 
 

@@ -220,7 +220,7 @@ def test_files_that_are_written_outside_of_a_save_are_named():
         Reached(Point("before", "writing", 1), 0.0, file="step.json"),
         Reached(Point("after", "writing", 1), 0.1),
         Reached(Point("before", "writing", 2), 0.2, file="epoch.txt"),
-        Reached(fault.point, 0.3, fault, change="write epoch.txt"),
+        Reached(fault.point, 0.3, fault, change=("write", "epoch.txt")),
     ]
     first = replace(attempt(replace(RANK, error=ErrorRecord("died", "was ended", "", 3)), 3), points=(tuple(points),))
     run = TrialRun((fault,), (first, attempt(continued(2), 2)), 0.0)
@@ -230,11 +230,11 @@ def test_files_that_are_written_outside_of_a_save_are_named():
 
 
 def test_the_file_of_a_save_that_a_fault_leaves_half_written_is_named():
-    for change in ("write ckpt/model.keras", "rename ckpt/tmp 1 -> ckpt/model.keras"):
+    for change in (("write", "ckpt/a -> b.keras"), ("rename", "ckpt/tmp 1", "ckpt/a -> b.keras")):
         fault = Fault.parse("kill worker:0 in save 1, write 2")
         points = (Reached(Point("before", "save", 1), 0.0), Reached(fault.point, 0.1, fault, change=change))
         first = replace(attempt(replace(RANK, error=ErrorRecord("died", "was ended", "", 3)), 3), points=(points,))
         run = TrialRun((fault,), (first, attempt(continued(2), 2)), 0.0)
         plain = TrialRun((), (attempt(RANK, 4),), 0.0)
         trial = judge_trial(run, plain, BASELINE, partial(judge, REFERENCE, repeated=True))
-        assert (trial.written, trial.in_writing) == ((), "ckpt/model.keras")
+        assert (trial.written, trial.in_writing) == ((), "ckpt/a -> b.keras")

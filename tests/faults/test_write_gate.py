@@ -15,7 +15,14 @@ from pytest_ddl.faults.rank.write_gate import why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "there is a gate")
 
-WRITES = ["openat new", "write new", "write new", "rename new -> old", "mkdir made", "unlink old"]
+WRITES = [
+    ("openat", "new"),
+    ("write", "new"),
+    ("write", "new"),
+    ("rename", "new", "old"),
+    ("mkdir", "made"),
+    ("unlink", "old"),
+]
 
 
 def save(folder: Path, *faults: str):

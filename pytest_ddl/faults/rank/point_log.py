@@ -37,8 +37,8 @@ class Reached:
     """Fault that struck here."""
     file: str = ""
     """File of a save, or of a writing outside of saves, relative to the folder of the run."""
-    change: str = ""
-    """Call that changes a file in a save or a writing, with its paths."""
+    change: tuple[str, ...] = ()
+    """Name of a call that changes a file in a save or a writing, and its paths. The last one is the path it makes."""
     connections: int | None = None
     """Number of open connections of the task, at the point of a fault of the network."""
     state: frozenset[str] | None = None
@@ -259,5 +259,7 @@ def read(path: Path) -> tuple[Reached, ...]:
         at, point, struck, facts = json.loads(line)
         if "state" in facts:
             facts["state"] = frozenset(facts["state"])
+        if "change" in facts:
+            facts["change"] = tuple(facts["change"])
         found.append(Reached(Point.parse(point), at, Fault.parse(struck) if struck else None, **facts))
     return tuple(found)

@@ -102,8 +102,8 @@ class Listener:
         self._changes += 1
         point = f"in {self._phase}, write {self._changes}"
         kind, text = self._faults.pop(point, ("", ""))
-        change = f"{name} {' -> '.join(str(path) for path in paths)}"
-        os.write(self._log, json.dumps([time.monotonic(), point, text, {"change": change}]).encode() + b"\n")
+        facts = {"change": [name, *paths]}
+        os.write(self._log, json.dumps([time.monotonic(), point, text, facts]).encode() + b"\n")
         if kind in ("kill", "torn-write"):
             if kind == "torn-write":
                 _write_half(thread, name, arguments)
