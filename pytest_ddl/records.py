@@ -189,6 +189,8 @@ class ErrorRecord:
     function: str = ""
     source: str = ""
     """Text of that line."""
+    wants_file: bool = False
+    """True if a file or folder that the program named does not exist."""
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def _attempt(
         except RestartRequested:
             recorder.restart = True
         except (Exception, SystemExit) as error:
-            failure, described = error, _describe(error, recorder.completed, train)
+            failure, described = error, error_record(error, recorder.completed, train)
         record = recorder.rank_record(described, environment.versions())
         if generators.unseeded:
             record = replace(record, facts={**record.facts, "unseeded": generators.unseeded})
@@ -120,7 +120,8 @@ def _attempt(
     return record, failure
 
 
-def _describe(error: BaseException, step: int, train: Callable[[Run], Any]) -> ErrorRecord:
+def error_record(error: BaseException, step: int = 0, train: Callable[[Run], Any] | None = None) -> ErrorRecord:
+    """Return the record of an exception of a program, after which ``step`` steps were complete."""
     kind = type(error)
     # The training function may be in an installed package (under tox, for example): that is still the program.
     package = package_of(getattr(getattr(train, "__code__", None), "co_filename", ""))
@@ -137,7 +138,17 @@ def _describe(error: BaseException, step: int, train: Callable[[Run], Any]) -> E
         line=frame.line,
         function=frame.function,
         source=frame.source,
+        wants_file=_wants_file(error),
     )
+
+
+def _wants_file(error: BaseException | None) -> bool:
+    """Return whether an exception, or one that caused it, says that a file or folder does not exist."""
+    import tensorflow as tf
+
+    while error is not None and not isinstance(error, FileNotFoundError | tf.errors.NotFoundError):
+        error = error.__cause__
+    return error is not None
 
 
 def _without_own_frames(error: BaseException) -> traceback.TracebackException:

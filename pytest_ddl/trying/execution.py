@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from pytest_ddl.run_facts import FailedCell
+from pytest_ddl.training.execute import error_record
 from pytest_ddl.trying.found import OWN_ERRORS, Found, explained
 from pytest_ddl.trying.source import Script
 from pytest_ddl.trying.written import write_alike
@@ -98,7 +99,8 @@ def execute(source: Script, folder: Path, found: Found, failing: tuple[FailedCel
             of_precision = precision == "float64" and _DOUBLE.search(str(error))
             if name in OWN_ERRORS or unexpected or of_precision:
                 raise
-            found.failed.append(FailedCell(cell, name, f"{Path(file).name}:{_line(error, file)}", _text(error)))
+            place = f"{Path(file).name}:{_line(error, file)}"
+            found.failed.append(FailedCell(cell, name, place, explained(error_record(error))))
 
 
 def _with_own_temporary_files(code: str, folder: Path) -> str:
@@ -121,8 +123,3 @@ def _line(error: BaseException, file: str) -> int:
             line = trace.tb_lineno
         trace = trace.tb_next
     return line
-
-
-def _text(error: BaseException) -> str:
-    kind = type(error)
-    return explained(f"{kind.__module__}.{kind.__qualname__}", str(error))

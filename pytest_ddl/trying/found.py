@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_ddl.equivalence.diagnosis.mistakes import known_mistake
 from pytest_ddl.messages import shortened, summary
+from pytest_ddl.records import ErrorRecord
 from pytest_ddl.run_facts import FailedCell, ScriptRecord
 from pytest_ddl.tracebacks import own_frame
 from pytest_ddl.training import frames
@@ -56,23 +57,21 @@ class Found:
         )
 
 
-_ABSENT = re.compile(r"no such file or directory", re.IGNORECASE)
-_SCOPE = re.compile(r"variable created in this tf\.distribute\.Strategy\.scope|scope used for the original variable")
-
-
-def explained(error: str, message: str) -> str:
+def explained(error: ErrorRecord) -> str:
     """Return class and message of an exception in one line, or what to change in the script if this is known."""
-    if _SCOPE.search(message):
+    mistake = known_mistake(error)
+    if mistake is not None and mistake.cause == "variable-outside-scope":
         return (
             "a variable was created outside strategy.scope(), which TensorFlow refuses. Create model, optimizer and "
-            "metrics in `with strategy.scope():`"
+            "metrics in `with strategy.scope():`, and call model.compile there, too: it may create the optimizer"
         )
-    if _ABSENT.search(message):
+    said = summary(error.type, error.message)
+    if error.wants_file:
         return (
-            f"{summary(error, message)}. The script runs in an empty folder: make the folders that it writes to in the "
+            f"{said}. The script runs in an empty folder: make the folders that it writes to in the "
             "script, and give what it reads with --data=PATH"
         )
-    return summary(error, message)
+    return said
 
 
 def told_at_exit(ended: SystemExit) -> str:

@@ -16,6 +16,7 @@ from pytest_ddl.trying.counts import line_with_bare_count, line_with_copied_coun
 from pytest_ddl.trying.found import OWN_ERRORS, explained, text_of, text_of_cell
 from pytest_ddl.trying.legacy import imports_keras
 from pytest_ddl.trying.program import TriedScript
+from pytest_ddl.trying.source import Script
 from pytest_ddl.trying.strategies import Meaning
 
 _UNSUPPORTED = "unsupported-by-framework"
@@ -26,6 +27,7 @@ _UNSEEN = (
     "which a Keras optimizer has counted an update. Call the training at the top level of the script, or below "
     "`if __name__ == '__main__':`"
 )
+_NO_STEP = "No step was compared, because this cell trains, or makes what is trained: mend it, or remove it"
 _UNCLEAR = (
     "a loss is scaled by the number of replicas, and one device cannot know whether that is right. Divide the sum of "
     "the losses of the examples by the global batch size, and by nothing else: "
@@ -110,7 +112,7 @@ def _compared(
         return _with_own_number(compare, script, arguments, tell, as_given)
     tell(_summary(report))
     if error is not None:
-        _refuse_unseen(report, other_keras=not imports_keras(script.source.code))
+        _refuse_unseen(report, script.source)
     _refuse_open(report)
     if script.failing is None and not _fails_alike(report):
         only = _script(report.reference).failed
@@ -172,7 +174,7 @@ def _with_own_number(
         examples, rates = _first_step(error.report.reference)
         if examples is not None and (examples, rates) == _first_step(error.report.distributed):
             raise  # nothing that the number may rightly change is different
-        reason = _OF_ONE_DEVICE.format(explained(as_given.type, as_given.message))
+        reason = _OF_ONE_DEVICE.format(explained(as_given))
         raise UndecidedError(f"{_place_of(as_given)}{reason}") from None
 
 
@@ -260,10 +262,9 @@ def _fails_alike(report: Report) -> bool:
     return all(cell == cells[0] for cell in cells)
 
 
-def _refuse_unseen(report: Report, other_keras: bool) -> None:
+def _refuse_unseen(report: Report, source: Script) -> None:
     """Raise an exception for a report that only shows what could not be followed.
 
-    :param other_keras: whether the script can run with ``tf_keras``.
     :raises UndecidedError: with the line to add.
     """
     reference, distributed = report.reference, report.distributed
@@ -272,7 +273,7 @@ def _refuse_unseen(report: Report, other_keras: bool) -> None:
     if report.findings and report.findings[0].cause == _UNSUPPORTED:
         found = (known_limitation(error, rank.optimizers) for rank, error in raised)
         known = [limitation for limitation in found if limitation is not None]
-        of_keras = other_keras and all(limitation.of_keras for limitation in known)
+        of_keras = not imports_keras(source.code) and all(limitation.of_keras for limitation in known)
         raise UndecidedError(report.findings[0].message + (f" ({_OTHER_KERAS})" if of_keras else ""), of_framework=True)
     if reference is not None and reference.refused is not None:
         errors.append(reference.refused)
@@ -285,14 +286,13 @@ def _refuse_unseen(report: Report, other_keras: bool) -> None:
             raise UndecidedError(_SLOW)
         if _script(reference).cut and error.type.rpartition(".")[2] in _CUT:
             raise _NeedsAllError
-        raise UndecidedError(
-            f"{_place_of(error)}the script fails on one device, too: {explained(error.type, error.message)}", True
-        )
+        raise UndecidedError(f"{_place_of(error)}the script fails on one device, too: {explained(error)}", True)
     if reference is not None and not reference.num_steps:
         left_out = _script(reference).lines.get("not compared", ())
         failed = [cell for cell in _script(reference).failed if cell.error not in _CUT]
         if failed and not left_out:
-            raise UndecidedError(f"{text_of_cell(failed[0])} (on one device, too). After this, {_UNSEEN}", True)
+            after = _NO_STEP if source.needs_cell(failed[0].cell) else f"After this, {_UNSEEN}"
+            raise UndecidedError(f"{text_of_cell(failed[0])} (on one device, too). {after}", True)
         raise UndecidedError("; ".join(left_out) if left_out else _UNSEEN)
     _refuse_open(report)
 

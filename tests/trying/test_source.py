@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from absl.flags import DEFINE_string, Error, FlagValues
 
+from pytest_ddl.records import ErrorRecord
 from pytest_ddl.trying import synthetic
 from pytest_ddl.trying.found import explained, told_at_exit
 from pytest_ddl.trying.legacy import keras_2_name, refusal
@@ -116,12 +117,18 @@ def test_scripts_that_no_strategy_can_run_are_refused(code: str, reason: str | N
     assert refused is None if reason is None else refused is not None and reason in refused[1]
 
 
+def raised(kind: str, message: str, wants_file: bool = False) -> ErrorRecord:
+    return ErrorRecord(kind, message, "", 0, wants_file=wants_file)
+
+
 def test_the_exception_about_a_variable_outside_the_scope_says_what_to_change() -> None:
     message = (
         "`colocate_vars_with` must only be passed a variable created in this tf.distribute.Strategy.scope(), not: v"
     )
-    assert "in `with strategy.scope():`" in explained("ValueError", message)
-    assert explained("ValueError", "other") == "ValueError: other"
+    of_keras = "Mixing different tf.distribute.Strategy objects: <Mirrored> is not <Default>"
+    for text in (message, of_keras):
+        assert "in `with strategy.scope():`" in explained(raised("ValueError", text))
+    assert explained(raised("ValueError", "other")) == "ValueError: other"
 
 
 def test_a_line_belongs_to_its_cell(tmp_path: Path) -> None:
@@ -162,9 +169,11 @@ def test_a_cell_is_needed_if_it_trains_or_makes_what_is_trained(
 
 
 def test_a_file_that_is_not_in_the_empty_folder_says_what_to_give() -> None:
-    absent = explained("FileNotFoundError", "[Errno 2] No such file or directory: 'out/w.h5'")
-    assert "'out/w.h5'. The script runs in an empty folder: " in absent
+    absent = explained(raised("NotFoundError", "Could not find directory flowers", wants_file=True))
+    assert "flowers. The script runs in an empty folder: " in absent
     assert absent.endswith("with --data=PATH")
+    own = "No such file or directory among the known ones"
+    assert explained(raised("ValueError", own)) == f"ValueError: {own}"
 
 
 def test_a_script_that_ends_by_itself_says_why(
