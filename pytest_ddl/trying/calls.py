@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -174,6 +175,7 @@ class Calls:
 
             prepared = self._prepared(self._of_one_device(own) if self.told > 1 else own, joined=1)
 
+            @functools.wraps(function)  # a finding names the line of the script's function
             def cut(context: Any) -> Any:
                 here = 1 if self.told > 1 else context.num_replicas_in_sync // context.num_input_pipelines
                 dataset = prepared(context)

@@ -200,10 +200,11 @@ def test_a_worker_keeps_its_task_without_tf_config(ddl_equivalence: pytest_ddl.E
 def test_a_shard_that_both_workers_read_fails(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
     shard = "    dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)\n"
     assert shard in scripts.TWO_WORKERS
-    assert (
-        cause_of(tmp_path / "script.py", scripts.TWO_WORKERS.replace(shard, ""), ddl_equivalence)
-        == "examples-duplicated"
-    )
+    with pytest.raises(pytest_ddl.DivergenceError) as failure:
+        tried(tmp_path / "script.py", scripts.TWO_WORKERS.replace(shard, ""), ddl_equivalence)
+    finding = failure.value.report.findings[0]
+    assert finding.cause == "examples-duplicated"
+    assert [line.partition("script.py:")[2][2:] for line in finding.lines] == [" (the data): def dataset_fn(context):"]
 
 
 @pytest.mark.nightly
