@@ -59,7 +59,8 @@ class CallSites:
 
 
 def _is_of_program(function: Any) -> bool:
-    """Return whether a function is neither one of Keras nor the name of one."""
+    """Return whether a function, perhaps a ``tf.function``, is neither one of Keras nor the name of one."""
+    function = getattr(function, "python_function", function)
     return inspect.isfunction(function) and function.__module__.split(".")[0] not in ("keras", "tf_keras")
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import limited_programs as programs
 import pytest
+import tensorflow as tf
+
+from pytest_ddl.training.call_sites import CallSites
 
 
 def left_out(records):
@@ -54,3 +57,14 @@ def test_the_length_of_a_loop_that_the_limit_ends_is_a_fact(ranks, steps, ends):
 def test_the_epochs_of_a_fit_that_the_limit_ends_are_a_fact(ranks, steps, fits):
     (record,) = ranks("one_device", programs.fits_four_epochs, global_batch_size=8, steps=steps)
     assert record.facts.get("cut_fits", ()) == fits
+
+
+def test_a_train_step_of_the_program_may_be_a_graph():
+    class Model:
+        @tf.function
+        def train_step(self, data):
+            return data
+
+    sites = CallSites()
+    sites.fitted(Model())
+    assert sites.facts()["fitted"] == {"train_step": True, "loss_function": False}
