@@ -112,7 +112,6 @@ FOREIGN = {
     "terminal.py": "pytest begins reasons with a word of its own",
     "training/execute.py": "removes colors from texts of exceptions",
     "trying/execution.py": "texts of exceptions of TensorFlow",
-    "trying/found.py": "texts of exceptions of TensorFlow",
 }
 """Modules that may read texts, each with the text. All but a few are of frameworks, which have no kind."""
 
