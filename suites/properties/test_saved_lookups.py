@@ -1,4 +1,4 @@
-"""Save layers that look things up in a file: the layer that is read gives the same numbers for the same words."""
+"""Give words to layers in every form, and save the layers: the same words have the same numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from suites.parameters.spaces import Arguments, Space, Wrong
+from suites.parameters.spaces import Arguments, Space, Wrong, find
+from suites.properties.test_every_shape import agrees
 from suites.properties.test_lookup_parameters import (
     INTEGERS,
     LOOKED_UP,
@@ -106,3 +107,70 @@ def test_any_words_are_read_again(word, ddl_strategy, tmp_path):
 @pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza", "saving.keras_file", keras=">=3.15")
 def test_words_of_any_letters_are_read_again(ddl_strategy, tmp_path):
     check_words(["", "a b", "ü", "字", " c", "d ", "#", '"', "\t", "[UNK]!"], tmp_path)
+
+
+VOCABULARIES = {"StringLookup": ["one", "two", "of"], "IntegerLookup": [5, 2, 9], "TextVectorization": ["one", "two"]}
+FORMS = ("tuple", "array", "tensor", "file")
+
+
+def in_form(form: str, words: list[Any], file: Path) -> Any:
+    import tensorflow as tf
+
+    file.write_text("\n".join(map(str, words)), encoding="utf-8")
+    return {"tuple": tuple, "array": np.array, "tensor": tf.constant, "file": lambda _words: str(file)}[form](words)
+
+
+@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza", keras=">=3.15")
+@pytest.mark.parametrize("form", FORMS)
+def test_a_vocabulary_of_any_form_is_that_of_the_list(form, ddl_strategy, tmp_path):
+    """The layer may look numbers up, or count them. Each file has a name of its own, as tables have those names."""
+    import tensorflow as tf
+
+    wrong = Wrong()
+    for name, words in VOCABULARIES.items():
+        for mode in ("int", "multi_hot"):
+            with wrong.of(name, mode):
+                kind = find(f"layers.{name}")
+                layers = [
+                    kind(vocabulary=given, output_mode=mode)
+                    for given in (words, in_form(form, words, tmp_path / f"{name} {mode}.txt"))
+                ]
+                x = tf.constant([[*words, words[0]]] if name != "TextVectorization" else ["one two far"])
+                expected, found = (layer(x) for layer in layers)
+                np.testing.assert_array_equal(found, expected)
+                assert [*map(str, layers[1].get_vocabulary())] == [*map(str, layers[0].get_vocabulary())]
+    wrong.check()
+
+
+def forgetting(x: Any) -> Any:
+    """Return a tensor without its sizes."""
+    import tensorflow as tf
+
+    return tf.compat.v1.placeholder_with_default(x, [None] * x.shape.rank)
+
+
+@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza", keras=">=3.15", shows="behavior")
+@pytest.mark.parametrize("space", LOOKED_UP, ids=lambda space: space.name)
+def test_a_dataset_knows_the_shape_of_what_is_looked_up(space, ddl_strategy):
+    """A model that is built for a dataset needs the number of columns."""
+    import tensorflow as tf
+
+    wrong = Wrong()
+    for case in space.cases():
+        if case.get("sparse") or case.get("ragged"):
+            continue
+        with wrong.of(case):
+            layer = made(space, case)
+            if case.get("invert"):
+                x = tf.constant([[0, 1], [1, 2]], "int64")
+            else:
+                x = tf.constant(WORDS if space is TEXT and case["split"] is None else LOOKED_UP[space])
+                x = x if x.dtype == tf.string else tf.cast(x, case.get("vocabulary_dtype") or "float32")
+            dataset = tf.data.Dataset.from_tensors(x)
+            if space is TEXT:  # others cannot tell whether to spread a last axis of an unknown size
+                dataset = dataset.map(forgetting)
+            shape, real = dataset.map(layer).element_spec.shape, layer(x).shape
+            assert agrees(shape, real), (shape, real)
+            if case.get("output_mode", "int") != "int" or case.get("output_sequence_length"):
+                assert shape[-1] is not None
+    wrong.check()

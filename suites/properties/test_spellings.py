@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
 from suites.parameters.spaces import Wrong, find, parameters
+from suites.properties.test_configurations import again
 from suites.subject import value_of
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -36,6 +38,8 @@ class Forms:
     merges: bool = False
     """True if it gets a list of inputs."""
     what: str = ""
+    read: bool = False
+    """True if the object is also made from its configuration."""
 
     def __str__(self) -> str:
         return "-".join(filter(None, (self.api.partition(".")[2], self.parameter, self.what)))
@@ -68,6 +72,10 @@ def _function(name: str) -> Make:
     return lambda keras: getattr(keras.activations, name)
 
 
+def _tensor(value: Any) -> Make:
+    return lambda keras: keras.ops.convert_to_tensor(value, "float64")
+
+
 _RELU = ("relu", _function("relu"), lambda keras: keras.activations.get("relu"))
 _L2 = made("regularizers", "L2", "l2", l2=0.01)
 _POSITIVE = (*made("constraints", "NonNeg"), "non_neg")
@@ -79,6 +87,8 @@ FORMS = (
     *(Forms(f"layers.{name}", "axis", ((1, 2), (1, -1), [-1, 1]), what="both ends") for name in _OF_AXES),
     *(Forms(f"layers.{name}", "axis", axis(1, 3), what="inner axis") for name in (*_OF_AXES, "BatchNormalization")),
     Forms("layers.Concatenate", "axis", axis(1, 3), merges=True),
+    Forms("layers.Masking", "mask_value", (0.5, np.float64(0.5), _tensor(0.5)), read=True),
+    Forms("layers.Rescaling", "scale", ([0.5] * 6, (0.5,) * 6, np.full(6, 0.5), _tensor([0.5] * 6)), read=True),
     Forms("layers.GroupNormalization", "axis", axis(2, 3), fixed={"groups": 2}),
     Forms("layers.GroupNormalization", "axis", axis(1, 4), IMAGE, {"groups": 2}),
     Forms("layers.Dot", "axes", (*axis(1, 3), (1, 1), [1, -2]), merges=True),
@@ -116,7 +126,7 @@ def _named(form: Any) -> str:
     return "made" if callable(form) else f"{type(form).__name__} {form}"
 
 
-def numbers(forms: Forms, value: Any) -> list[Any]:
+def numbers(forms: Forms, value: Any, *, read: bool = False) -> list[Any]:
     """Return what an object gives for fixed data, its slopes, what it adds to the loss, and its state afterwards."""
     import tensorflow as tf
 
@@ -127,6 +137,8 @@ def numbers(forms: Forms, value: Any) -> list[Any]:
     x, y = (tf.constant(draw.uniform(0.1, 0.9, (ROWS, *forms.shape))) for _ in range(2))
     given = value(keras) if callable(value) else value
     one = find(forms.api)(**forms.fixed, **{forms.parameter: given})
+    if read:
+        one = again(one)
     kind = forms.api.partition(".")[0]
     if kind == "constraints":
         return [np.asarray(one(tf.constant(draw.normal(size=(4, 3)))))]
@@ -157,9 +169,9 @@ def test_values_that_mean_the_same_give_the_same_numbers(forms, ddl_strategy):
         pytest.skip(f"the installed version has no {forms}")
     wrong = Wrong()
     expected = numbers(forms, forms.values[0])
-    for value in forms.values[1:]:
-        with wrong.of(_named(value)):
-            found = numbers(forms, value)
+    for value, read in product(forms.values, (False, True) if forms.read else (False,)):
+        with wrong.of(_named(value), "from its configuration" if read else ""):
+            found = numbers(forms, value, read=read)
             assert [one.shape for one in found] == [one.shape for one in expected]
             for one, other in zip(found, expected, strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
