@@ -56,6 +56,10 @@ _OF_ONE_DEVICE = (
 _NOT_COMPARED = "This is usual if the global batch grows as much. Whether it trains as well was not compared"
 _LEFT_OPEN = f"{'left open:':<13}"
 _SLOW = "the script did not end in time on one device. Give it more time (--timeout=SECONDS) or less work (--steps=1)"
+_SLOW_THERE = (
+    "the script did not end in time under the strategy, and on one device it did. It may be slow, or wait forever. "
+    "Give it more time (--timeout=SECONDS) or less work (--steps=1)"
+)
 
 _OTHER_KERAS = "tf_keras may not have this limit: try it with --keras=tf_keras"
 _CUT = ("StopIteration", "OutOfRangeError")
@@ -287,6 +291,10 @@ def _refuse_unseen(report: Report, source: Script) -> None:
         if _script(reference).cut and error.type.rpartition(".")[2] in _CUT:
             raise _NeedsAllError
         raise UndecidedError(f"{_place_of(error)}the script fails on one device, too: {explained(error)}", True)
+    # A rank that waits for another one is proved by the logs of collectives. A single rank may only be slow.
+    there = [error.type for _rank, error in distributed.errors] if distributed is not None else []
+    if distributed is not None and len(distributed.ranks) == 1 and "deadline" in there:
+        raise UndecidedError(_SLOW_THERE)
     if reference is not None and not reference.num_steps:
         left_out = _script(reference).lines.get("not compared", ())
         failed = [cell for cell in _script(reference).failed if cell.error not in _CUT]

@@ -62,6 +62,23 @@ def test_anything_else_that_stays_open_leaves_a_script_undecided(check: str, tmp
         decide(report, tmp_path)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_single_rank_that_misses_its_deadline_decides_nothing(ranks: int, tmp_path: Path) -> None:
+    (tmp_path / "script.py").touch()
+    report = report_with()
+    report.findings = [Finding("RUN", "did not finish in time", cause="deadline-exceeded")]
+    rank = SimpleNamespace(facts={})
+    late = ErrorRecord("deadline", "deadline exceeded", "", 0)
+    report.reference = SimpleNamespace(ranks=[rank], num_steps=4, errors=(), refused=None)
+    report.distributed = SimpleNamespace(ranks=[rank] * ranks, num_steps=0, errors=((rank, late),))
+
+    def compare(_train: Any, **_given: Any) -> Any:
+        raise DivergenceError(report)
+
+    with pytest.raises(UndecidedError if ranks == 1 else DivergenceError, match="in time"):
+        compare_script(compare, TriedScript(Script.read(tmp_path / "script.py"), failing=()), {})
+
+
 @pytest.mark.parametrize(("code", "advised"), [("import keras\n", False), ("from tensorflow import keras\n", True)])
 def test_tf_keras_is_advised_only_where_it_replaces_keras(code: str, advised: bool, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(code)
