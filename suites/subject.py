@@ -121,6 +121,11 @@ def reduction_in_a_loop() -> str:
     return "sum_over_batch_size" if name() == KERAS_3 else "sum"
 
 
+def reduces(reduction: str | None) -> bool:
+    """Return whether a loss takes this reduction in a loop. tf_keras refuses all means there."""
+    return name() == KERAS_3 or reduction in ("none", "sum")
+
+
 def with_mask(tensor: Any, mask: Any) -> Any:
     """Return a tensor with a mask, like the output of a layer: the mask says which rows a loss counts."""
     layers = importlib.import_module(name()).layers

@@ -167,3 +167,15 @@ def fit_changes_its_inputs() -> None:
         return fit
 
     replace(keras.Model, "fit", make)
+
+
+@defect(r"test_callback_parameters\.py::test_epochs_without")
+def epochs_without_a_number_count() -> None:
+    """EarlyStopping takes a number that is not there for a large one."""
+    from suites.subject import keras
+
+    replace(
+        keras.callbacks.EarlyStopping,
+        "get_monitor_value",
+        lambda original: lambda self, logs: original(self, {self.monitor: 1e9, **(logs or {})}),
+    )

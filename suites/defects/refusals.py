@@ -219,3 +219,11 @@ def callbacks_for_batches_are_taken() -> None:
     from tensorflow import keras
 
     skip(keras.callbacks.CallbackList, "_disallow_batch_hooks_in_ps_strategy")
+
+
+@defect(r"test_wrong_use\.py::test_a_place_beside")
+def every_variable_has_a_place() -> None:
+    """A strategy puts a variable beside one that is not its own."""
+    from tensorflow.python.distribute import distribute_utils
+
+    silence(distribute_utils, "validate_colocate", "validate_colocate_distributed_variable")

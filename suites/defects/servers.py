@@ -316,3 +316,17 @@ def graphs_store_no_sum() -> None:
         return assign_add
 
     replace(ResourceVariable, "assign_add", make)
+
+
+@defect(r"test_sharding\.py::test_a_type_has_many_names")
+def names_of_types_are_not_split() -> None:
+    """A partitioner that gets the name of a type makes one shard."""
+    import tensorflow as tf
+
+    def make(original: Any) -> Any:
+        def shards(self: Any, shape: Any, dtype: Any, axis: int = 0) -> Any:
+            return original(self, shape, dtype, axis) if isinstance(dtype, tf.DType) else [1] * len(shape)
+
+        return shards
+
+    replace(tf.distribute.experimental.partitioners.FixedShardsPartitioner, "__call__", make)

@@ -378,3 +378,18 @@ def losses_and_statistics_of_tf_keras_are_doubled() -> None:
         return lambda self, variable, value, momentum, size: original(self, variable, value, 0.0, size)
 
     replace(batch_normalization.BatchNormalizationBase, "_assign_moving_average", make)
+
+
+@defect(r"test_optimizers\.py::test_a_variable_without_a_gradient_changes")
+def missing_gradients_are_ones() -> None:
+    """A variable without a gradient gets ones for it."""
+    import keras
+
+    def make(original: Any) -> Any:
+        def apply(self: Any, pairs: Any, **given: Any) -> Any:
+            filled = [(keras.ops.ones(one.shape, one.dtype) if slope is None else slope, one) for slope, one in pairs]
+            return original(self, filled, **given)
+
+        return apply
+
+    replace(keras.optimizers.Optimizer, "apply_gradients", make)

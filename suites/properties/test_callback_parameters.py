@@ -90,8 +90,11 @@ class Program:
         self.weights: list[Any] = []
         self.rates: list[float] = []
 
-    def train(self, *callbacks: Any, epochs: int = len(SCORES)) -> Any:
-        """Return the weights that are left."""
+    def train(self, *callbacks: Any, epochs: int = len(SCORES), every: Any = None) -> Any:
+        """Return the weights that are left.
+
+        :param every: epochs with a validation, as ``validation_freq`` has them. ``None`` for none.
+        """
         from suites.subject import keras
 
         program = self
@@ -104,12 +107,16 @@ class Program:
 
             def on_epoch_end(self, epoch: int, logs: Any) -> None:
                 logs["score"], logs["other"] = SCORES[epoch], -SCORES[epoch]
+                if "val_score" in logs:
+                    logs["val_score"] = SCORES[epoch]
                 program.weights.append(self.model.get_weights())
 
         self.weights, self.rates = [], []
         self._model.set_weights(self._start)
         self._model.optimizer.learning_rate = RATE
-        given = {"batch_size": 8, "shuffle": False, "verbose": 0, "epochs": epochs}
+        given: dict[str, Any] = {"batch_size": 8, "shuffle": False, "verbose": 0, "epochs": epochs}
+        if every is not None:
+            given |= {"validation_data": (self._data.x, self._data.y), "validation_freq": every}
         self._model.fit(self._data.x, self._data.y, callbacks=[Script(), *callbacks], **given)
         return self._model.get_weights()
 
@@ -298,3 +305,61 @@ def test_a_table_of_two_trainings(ddl_strategy, tmp_path):
             scores = [float(row[head.index("score")]) for row in rows]
             assert scores == [*SCORES[:3]] * (2 if case["append"] else 1)
     wrong.check()
+
+
+EVERY = pytest.mark.parametrize("every", [2, 3, [2, 5]], ids=str)
+"""Epochs with a validation, as ``validation_freq`` has them."""
+SELDOM = pytest.mark.filterwarnings("ignore:.*(not available|val_score available)")
+
+
+def with_validation(every: int | list[int]) -> list[int]:
+    return [n for n in range(len(SCORES)) if ((n + 1) % every == 0 if isinstance(every, int) else n + 1 in every)]
+
+
+@pytest.mark.ddl(strategies=list(BOTH))
+@pytest.mark.ddl_item(
+    "callback.CSVLogger_TerminateOnNaN",
+    "callback.EarlyStopping_agrees_on_all_workers",
+    "callback.ReduceLROnPlateau_LearningRateScheduler",
+)
+@SELDOM
+@EVERY
+def test_epochs_without_a_validation_do_not_count(every, ddl_strategy, tmp_path):
+    """They are as if they were not there, and have no number in a table."""
+    from suites.subject import keras
+
+    program, file, told = Program(ddl_strategy), tmp_path / "table.csv", with_validation(every)
+    # No number is better than the first one by so much.
+    watched = {"monitor": "val_score", "mode": "min", "min_delta": 1e9}
+    program.train(
+        keras.callbacks.CSVLogger(str(file)),
+        keras.callbacks.ReduceLROnPlateau(factor=0.5, patience=1, **watched),
+        keras.callbacks.EarlyStopping(patience=2, **watched),
+        every=every,
+    )
+    epochs = told[2] + 1 if len(told) > 2 else len(SCORES)
+    assert len(program.weights) == epochs
+    halved = [max(0, sum(one < epoch for one in told) - 1) for epoch in range(epochs)]
+    np.testing.assert_allclose(program.rates, [RATE / 2**number for number in halved], rtol=1e-6)
+    head, *rows = (line.split(",") for line in file.read_text(encoding="utf-8").splitlines())
+    expected = [str(SCORES[epoch]) if epoch in told else "NA" for epoch in range(epochs)]
+    assert [row[head.index("val_score")] for row in rows] == expected
+
+
+@pytest.mark.ddl(strategies=list(BOTH))
+@pytest.mark.ddl_item("callback.ModelCheckpoint")
+@SELDOM
+@EVERY
+def test_the_best_is_of_an_epoch_with_a_validation(every, ddl_strategy, tmp_path):
+    from suites.subject import keras
+
+    best, saved = None, []
+    for epoch in with_validation(every):
+        if best is None or SCORES[epoch] < best:
+            best = SCORES[epoch]
+            saved.append(epoch + 1)
+    given = {"monitor": "val_score", "mode": "min", "save_best_only": True, "save_weights_only": True}
+    callback = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}.weights.h5"), **given)
+    Program(ddl_strategy).train(callback, every=every)
+    found = sorted(int(file.name.partition(".")[0]) for file in tmp_path.iterdir())
+    assert found == saved, f"files of the epochs {found}, not of {saved}"

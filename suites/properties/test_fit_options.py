@@ -329,3 +329,60 @@ def test_what_is_made_out_of_the_scope_is_refused(outside, ddl_strategy):
 
     with pytest.raises((ValueError, RuntimeError), match=r"[Ss]trategy|[Ss]cope"):
         compile_and_fit()
+
+
+LABELS = {
+    "numbers": lambda chosen: chosen[:, 0],
+    "a column": lambda chosen: chosen[:, :1],
+    "rows of the unit matrix": lambda chosen: np.eye(3)[chosen[:, 0]],
+    "a column for each time": lambda chosen: chosen[:, :, None],
+    "rows for each time": lambda chosen: np.eye(3)[chosen],
+}
+"""Ways to write classes, with and without an axis for times."""
+
+
+@pytest.mark.ddl(strategies=["one_device", "mirrored"])
+@pytest.mark.ddl_item("fit.fit.class_sample_weight")
+@pytest.mark.parametrize("source", ["arrays", "dataset"])
+@pytest.mark.parametrize("labels", LABELS)
+def test_classes_have_their_weights_in_every_form(labels, source, ddl_strategy):
+    """All logits are zero, so that the loss of each element is log(3) times the weight of its class."""
+    import tensorflow as tf
+
+    from suites.subject import keras
+
+    weights = {0: 0.5, 1: 3.0, 2: 2.0}
+    chosen = np.array([[0, 1], [2, 1], [1, 2], [0, 0]])
+    y = LABELS[labels](chosen).astype("float32")
+    x = np.zeros((4, 2, 3) if "each time" in labels else (4, 3), "float32")
+    kind = "CategoricalCrossentropy" if "rows" in labels else "SparseCategoricalCrossentropy"
+    with ddl_strategy.scope():
+        model = keras.Sequential([keras.Input(x.shape[1:]), keras.layers.Dense(3)])
+        model.compile(keras.optimizers.SGD(0.0), getattr(keras.losses, kind)(from_logits=True))
+    given = (x, y) if source == "arrays" else (tf.data.Dataset.from_tensor_slices((x, y)).batch(4),)
+    size = 4 if source == "arrays" else None
+    found = model.fit(*given, batch_size=size, class_weight=weights, shuffle=False, verbose=0)
+    each = np.vectorize(weights.get)(chosen if "each time" in labels else chosen[:, 0])
+    np.testing.assert_allclose(found.history["loss"], np.log(3) * each.mean(), rtol=1e-5)
+
+
+@pytest.mark.ddl(strategies=["mirrored"])
+@pytest.mark.ddl_item("fit.fit.uneven_last", shows="behavior")
+@pytest.mark.parametrize("option", ["activity_regularizer", "kernel_regularizer", "layer", "normalization"])
+def test_a_replica_without_examples_leaves_all_numbers_finite(option, ddl_strategy):
+    """The last batch has one example, so that means over the examples of the other replica divide by zero."""
+    from suites.subject import keras
+
+    given = {option: "l2"} if option.endswith("regularizer") else {}
+    further = {
+        "layer": lambda: [keras.layers.ActivityRegularization(0.1)],
+        "normalization": lambda: [keras.layers.LayerNormalization(), keras.layers.GroupNormalization(1)],
+    }
+    with ddl_strategy.scope():
+        layers = [keras.layers.Dense(2, **given), *further.get(option, list)()]
+        model = keras.Sequential([keras.Input((2,)), *layers])
+        model.compile(keras.optimizers.SGD(0.125), "mse")
+    told = model.fit(np.array([[1.0, 2], [3, 4], [5, -6]]), np.ones((3, 2)), batch_size=2, shuffle=False, verbose=0)
+    assert np.isfinite(told.history["loss"]).all()
+    for weights in model.get_weights():
+        assert np.isfinite(weights).all()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pytest_ddl import current_rank, current_strategy
+from suites.parameters.spaces import Wrong
 from suites.properties.inputs import MODES, batches, epoch, flat, ids, joined, pieces, plain
 
 SYNCHRONOUS = ["mirrored", "mirrored[replicas=3]", "multi_worker_mirrored", "central_storage"]
@@ -292,6 +294,79 @@ def test_structures_with_an_uneven_last_batch(ddl_strategy, name, how):
     for parts, here in zip(found, expected(ddl_strategy, 5, 4), strict=True):
         for part, examples in zip(parts, here, strict=True):
             assert_same(part, wanted(name, examples))
+
+
+class Frozen(Mapping):
+    """A dictionary of a user that cannot be changed. It is made from pairs, as ``tf.nest`` makes it."""
+
+    def __init__(self, pairs):
+        self._held = dict(pairs)
+
+    def __getitem__(self, key):
+        return self._held[key]
+
+    def __iter__(self):
+        return iter(self._held)
+
+    def __len__(self):
+        return len(self._held)
+
+
+KINDS = {
+    "tuple": lambda x: (x, (10 * x, -x)),
+    "named": lambda x: Pair(x, {"b": 3 * x, "a": x}),
+    "ordered": lambda x: OrderedDict([("b", x), ("a", 2 * x)]),
+    "mapping": lambda x: Frozen([("b", x), ("a", (2 * x, x))]),
+    "nothing": lambda x: (x, None),
+}
+WAYS = ("numpy", "file", "distributed", "replica", "module")
+
+
+def on_a_way(way, make, strategy, folder):
+    """Return the elements 3 and 4 of a structure as they come out of a dataset, a file, a replica or a saved module."""
+    import tensorflow as tf
+
+    elements = tf.data.Dataset.range(3, 5).map(make)
+    if way == "numpy":
+        return [*elements.as_numpy_iterator()]
+    if way == "file":
+        elements.save(str(folder))
+        return [*tf.data.Dataset.load(str(folder))]
+    if way == "module":
+        module = tf.Module()
+        module.call = tf.function(make, input_signature=[tf.TensorSpec([], tf.int64)])
+        tf.saved_model.save(module, str(folder))
+        call = tf.saved_model.load(str(folder)).call
+        return [call(tf.constant(number, tf.int64)) for number in (3, 4)]
+    if way == "replica":
+        return [strategy.run(tf.function(lambda one: one), args=(one,)) for one in elements]
+    return tf.nest.map_structure(
+        lambda one: one if one is None else one[0], [*strategy.experimental_distribute_dataset(elements.batch(1))]
+    )
+
+
+@pytest.mark.ddl_item("input.dataset.structures")
+@pytest.mark.ddl(strategies=["one_device"])
+@pytest.mark.filterwarnings("ignore:Encoding a StructuredValue")
+@pytest.mark.parametrize("way", WAYS)
+def test_structures_are_kept_on_each_way(way, ddl_strategy, tmp_path):
+    """A file and a saved module may know a dictionary by its keys only."""
+    wrong = Wrong()
+    for number, (kind, make) in enumerate(KINDS.items()):
+        with wrong.of(kind):
+            for value, found in zip((3, 4), on_a_way(way, make, ddl_strategy, tmp_path / str(number)), strict=True):
+                assert same_kind(found, make(np.int64(value))), f"{found} of {value}"
+    wrong.check()
+
+
+def same_kind(found, expected):
+    """Return whether two nests have the same parts, and say the same of each."""
+    if expected is None or not isinstance(expected, (tuple, Mapping)):
+        return found is expected or (found is not None and np.asarray(found) == expected)
+    if isinstance(expected, Mapping):
+        return sorted(found) == sorted(expected) and all(same_kind(found[key], expected[key]) for key in expected)
+    names = getattr(expected, "_fields", None)
+    return getattr(found, "_fields", None) == names and all(map(same_kind, found, expected))
 
 
 @pytest.mark.ddl_item("input.dataset.structures")

@@ -306,3 +306,47 @@ def test_gradients_are_not_applied_out_of_a_replica(ddl_strategy):
     with ddl_strategy.scope(), pytest.raises((RuntimeError, ValueError), match=r"replica context"):
         steps.optimizer.apply_gradients(zip(steps.gradients(0)[0], steps.variables, strict=True))
     steps.check_weights(WEIGHTS)
+
+
+AROUND_UPDATES = {
+    "average": {"use_ema": True, "ema_momentum": 0.75},
+    "average every second step": {"use_ema": True, "ema_momentum": 0.75, "ema_overwrite_frequency": 2},
+    "decay": {"weight_decay": 0.25},
+    "norms": {"clipnorm": 0.5},
+    "norm of all": {"global_clipnorm": 0.5},
+    "values": {"clipvalue": 0.25},
+}
+"""Options that concern the variables as a list, beside the update of each one."""
+
+
+@pytest.mark.ddl(strategies=["one_device", "mirrored"])
+@pytest.mark.ddl_item("optimizer.ema", "optimizer.weight_decay", "optimizer.clipnorm")
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+@pytest.mark.parametrize("options", AROUND_UPDATES)
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+def test_a_variable_without_a_gradient_changes_no_other(optimizer, options, ddl_strategy):
+    """The first of three variables has no gradient. The others are trained as if it were not there."""
+    from suites.subject import keras
+
+    def trained(present: Sequence[int]) -> list[Any]:
+        starts = [np.array([n + 1.0, -2.0 * n]) for n in range(3)]
+        with ddl_strategy.scope():
+            variables = [subject.variable(starts[n], "float64") for n in present]
+            made = getattr(keras.optimizers, optimizer)(0.125, **AROUND_UPDATES[options])
+            made.build(variables)
+
+        def step() -> None:
+            slopes = [
+                None if n == 0 else subject.value_of(one) * (n + 0.5) for n, one in zip(present, variables, strict=True)
+            ]
+            made.apply_gradients(zip(slopes, variables, strict=True))
+
+        for _ in range(3):
+            ddl_strategy.run(step)
+        with ddl_strategy.scope():
+            made.finalize_variable_values(variables)
+        return [np.asarray(subject.value_of(one).read_value()) for one in variables]
+
+    first, *others = trained([0, 1, 2])
+    np.testing.assert_array_equal(first, [1.0, 0.0])
+    np.testing.assert_allclose(others, trained([1, 2]), rtol=1e-12)

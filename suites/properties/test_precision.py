@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from suites.linear import COPY_WARNING, check_weights, linear
 from suites.models.linear import FEATURES, OUTPUTS, START, Data, gradient, losses
-from suites.parameters.spaces import Wrong
+from suites.parameters.spaces import Wrong, find
 from suites.running import components, each, replicas_of
 
 pytestmark = pytest.mark.filterwarnings(COPY_WARNING)
@@ -138,3 +139,46 @@ def test_what_a_layer_keeps_has_the_precision_of_its_variables(change, how, ddl_
                 assert part.dtype == "float32"
                 assert part.item() == (0 if change == "metric" else LONG)
     wrong.check()
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def exponential_below_zero(x):
+    return np.where(x > 0, x, np.expm1(x))
+
+
+FUNCTIONS = {
+    "gelu": lambda x: 0.5 * x * np.vectorize(math.erfc)(-x / np.sqrt(2)),
+    "silu": lambda x: x * sigmoid(x),
+    "sigmoid": sigmoid,
+    "log_sigmoid": lambda x: -np.logaddexp(0, -x),
+    "softplus": lambda x: np.logaddexp(0, x),
+    "mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
+    "tanh": np.tanh,
+    "elu": exponential_below_zero,
+    "celu": exponential_below_zero,
+    "selu": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)),
+    "exponential": np.exp,
+    "softsign": lambda x: x / (1 + abs(x)),
+    "softmax": lambda x: np.exp(x - np.logaddexp.reduce(x)),
+}
+"""Functions of layers, and their definitions."""
+
+
+@pytest.mark.ddl(strategies=["one_device"])
+@pytest.mark.ddl_item("layer.Dense")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_precise_far_from_zero(name, ddl_strategy):
+    """Where it is nearly zero, it has as many right digits as elsewhere, so that its slope is right as well."""
+    import tensorflow as tf
+
+    x = np.float32([-12, -8, -6, -5, -4, -3, -2, -1, 1, 2, 4, 8])
+    function = find(f"activations.{name}")
+    if function is None:
+        pytest.skip(f"the installed version has no {name}")
+    with ddl_strategy.scope():
+        found = np.asarray(function(tf.constant(x[None])))[0]
+    # In float32, exp(12) has an error of 12 roundings of 6e-8.
+    np.testing.assert_allclose(found, FUNCTIONS[name](x.astype("float64")), rtol=1e-5)

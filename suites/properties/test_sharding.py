@@ -93,6 +93,19 @@ def test_shards_above_a_minimum(ddl_strategy):
         assert number == 1 or smallest >= limit, f"{number} shards of {shape}: one has {smallest} bytes, not {limit}"
 
 
+@pytest.mark.ddl_item("sharding.FixedShards", "sharding.MinSize", "sharding.MaxSize")
+@pytest.mark.parametrize("kind", ["FixedShards", "MinSize", "MaxSize"])
+def test_a_type_has_many_names(kind):
+    """The class of NumPy and the name of a type mean the type, as they do for a variable."""
+    import tensorflow as tf
+
+    for dtype in (tf.float32, tf.float64, tf.int8, tf.bfloat16):
+        counts = [
+            partitioner(kind, 8)(tf.TensorShape([10, 2]), one) for one in (dtype, dtype.name, dtype.as_numpy_dtype)
+        ]
+        assert counts == counts[:1] * 3
+
+
 @pytest.mark.ddl_item("sharding.FixedShards", "sharding.MinSize", "sharding.MaxSize", shows="behavior")
 @pytest.mark.parametrize("kind", ["MinSize", "MaxSize"])
 @pytest.mark.parametrize("name", ["bytes", "max_shards", "bytes_per_string"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -229,3 +230,18 @@ def test_a_strategy_of_several_workers_that_is_alone(ddl_strategy, monkeypatch):
         monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
         with pytest.raises((ValueError, RuntimeError), match=r"[Tt]ask|task_type|worker|job"):
             tf.distribute.MultiWorkerMirroredStrategy()
+
+
+@pytest.mark.ddl(strategies=["one_device", *STRATEGIES])
+@pytest.mark.ddl_item("strategy.extended.colocate", shows="behavior")
+@pytest.mark.parametrize("made_by", ["nobody", "another"])
+def test_a_place_beside_a_variable_of_others(made_by, ddl_strategy):
+    """Only a variable of this strategy has a place for another one."""
+    import tensorflow as tf
+
+    other = tf.distribute.OneDeviceStrategy("CPU:0")
+    with other.scope() if made_by == "another" else nullcontext():
+        foreign = tf.Variable(1.0)
+    with ddl_strategy.scope(), pytest.raises(ValueError, match="colocate_vars_with"):
+        ddl_strategy.extended.colocate_vars_with(foreign).__enter__()
+    still_works(ddl_strategy)

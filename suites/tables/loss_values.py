@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from suites import subject
 from suites.parameters.spaces import Arguments, Space
 
 Array = np.ndarray[Any, Any]
@@ -190,8 +191,10 @@ def _circle(
 
 
 def smoothing_goes(case: Arguments) -> bool:
-    """Return whether Keras smooths labels correctly; a test of its own has the other cases, with an entry."""
-    return case.get("axis", -1) == -1 or not case.get("label_smoothing")
+    """Return whether labels are smoothed correctly; a test of its own has the other cases, with entries."""
+    return (subject.name() == subject.TF_KERAS and "alpha" not in case) or (
+        case.get("axis", -1) == -1 or not case.get("label_smoothing")
+    )
 
 
 def _goes(case: Arguments) -> bool:
@@ -201,7 +204,11 @@ def _goes(case: Arguments) -> bool:
 
 def _loss(name: str, model: Model, data: str, rtol: float = 1e-12, **further: Any) -> Loss:
     own = {key: further.pop(key) for key in ("whole", "counts") if key in further}
-    goes = _goes if name.startswith("Categorical") or name == "Tversky" else lambda _case: True
+    documented = _goes if name.startswith("Categorical") or name == "Tversky" else lambda _case: True
+
+    def goes(case: Arguments) -> bool:
+        return documented(case) and subject.reduces(case.get("reduction", "sum"))
+
     return Loss(Space(f"losses.{name}", {**further, **COMMON}, allowed=goes), model, data, rtol, **own)
 
 
