@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,9 +78,13 @@ def classes(kind: str) -> dict[str, Any]:
 
 
 def parameters(kind: type) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a class that have a name."""
+    """Return the parameters of a class that have a name, also those that it takes out of its further arguments."""
     several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    return {name: one for name, one in inspect.signature(kind).parameters.items() if one.kind not in several}
+    found = {name: one for name, one in inspect.signature(kind).parameters.items() if one.kind not in several}
+    source = inspect.getsource(kind.__init__) if inspect.isfunction(kind.__init__) else ""
+    for name, default in re.findall(r'= kwargs\.pop\("(\w+)", (True|False)\)', source):
+        found[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default == "True")
+    return found
 
 
 def needed(kind: type) -> dict[str, Any]:
@@ -142,6 +147,7 @@ def differences(kind: type) -> tuple[int, list[str]]:
     return number, found
 
 
+@pytest.mark.filterwarnings("ignore:You passed `rms_scaling:UserWarning")
 @pytest.mark.ddl(strategies=["one_device"])
 @pytest.mark.ddl_item("saving.keras_file", shows="behavior", keras=">=3.15")
 @pytest.mark.parametrize("kind", [*KINDS[:-1], "optimizers.schedules"])
