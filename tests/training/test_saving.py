@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 
+import keras
 import pytest
 import tensorflow as tf
 
 from pytest_ddl.training.observers.assignments import Assignments
+from pytest_ddl.training.observers.checkpoints import _variables_of
 from pytest_ddl.training.observers.saving import Call, observed
 
 
@@ -100,3 +102,9 @@ def test_methods_of_a_package_that_the_program_imports_are_restored(late_tf_kera
     assert [tf_keras.Model.save, tf_keras.Model.set_weights] != replaced
     assert tf_keras.Model.set_weights.__name__ == "set_weights"
     assert not hasattr(tf_keras.Model.set_weights, "__wrapped__")
+
+
+@pytest.mark.parametrize(("api", "seeds"), [("keras.Model.load_weights", 0), ("tf.train.Checkpoint.restore", 1)])
+def test_files_of_keras_have_no_states_of_seed_generators(api, seeds):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+    assert len(_variables_of(model, api)) == 2 + seeds

@@ -55,7 +55,7 @@ class CheckpointObserver(Observer):
         if not call.writes:
             self.recorder.lines.add(RESTORE)
             for item in _parts_of(call).values():
-                self.recorder.lines.assign([values.backing(variable) for variable in _variables_of(item)])
+                self.recorder.lines.assign([values.backing(variable) for variable in _variables_of(item, call.api)])
         path = os.path.realpath(call.path)
         parts = self._parts(call)
         if call.writes:
@@ -64,12 +64,12 @@ class CheckpointObserver(Observer):
             self._restored.append(_compared(call, self.recorder.completed, self._saved[path], parts))
 
     def _parts(self, call: saving.Call) -> _Parts:
-        parts = {name: self._values(item) for name, item in _parts_of(call).items()}
+        parts = {name: self._values(item, call.api) for name, item in _parts_of(call).items()}
         return {name: found for name, found in parts.items() if found}
 
-    def _values(self, item: Any) -> list[tuple[str, Array]]:
+    def _values(self, item: Any, api: str) -> list[tuple[str, Array]]:
         found = []
-        for variable in _variables_of(item):
+        for variable in _variables_of(item, api):
             found.append((keras_objects.name_of(variable), self._as_saved(values.backing(variable))))
         return found
 
@@ -101,7 +101,8 @@ def _parts_of(call: saving.Call) -> dict[str, Any]:
     return named
 
 
-def _variables_of(item: Any) -> list[Any]:
+def _variables_of(item: Any, api: str) -> list[Any]:
+    """Return the variables that a call saves or restores. Keras leaves out the states of seed generators."""
     import tensorflow as tf
 
     if isinstance(item, tf.Variable):
@@ -109,7 +110,7 @@ def _variables_of(item: Any) -> list[Any]:
     if hasattr(item, "apply_gradients"):
         return keras_objects.variables_of(item)
     try:
-        return list(getattr(item, "variables", None) or ())
+        return list(getattr(item, "weights" if api.startswith("keras.") else "variables", None) or ())
     except (ValueError, TypeError):
         return []  # tf_keras raises if a model has not been built
 
