@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from suites.defects.registry import defect, replace, skip
+from suites.defects.registry import defect, replace, skip, twice
 
 
 def _doubled(logs: Any) -> Any:
@@ -179,3 +179,26 @@ def epochs_without_a_number_count() -> None:
         "get_monitor_value",
         lambda original: lambda self, logs: original(self, {self.monitor: 1e9, **(logs or {})}),
     )
+
+
+@defect(r"test_callback_parameters\.py::test_training_stops")
+def callbacks_wait_longer() -> None:
+    """EarlyStopping waits for one more epoch than it is told."""
+    from suites.subject import keras
+
+    def make(original: Any) -> Any:
+        def init(self: Any, *args: Any, **given: Any) -> None:
+            original(self, *args, **given)
+            self.patience += 1
+
+        return init
+
+    replace(keras.callbacks.EarlyStopping, "__init__", make)
+
+
+@defect(r"test_callback_parameters\.py::test_a_table")
+def rows_are_written_twice() -> None:
+    """CSVLogger writes each row two times."""
+    from suites.subject import keras
+
+    twice(keras.callbacks.CSVLogger, "on_epoch_end")
