@@ -73,50 +73,31 @@ def check_layer(layer: Layer, shape: tuple[int | None, ...]) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * max(1.0, np.abs(expected).max()))
 
 
-@pytest.mark.ddl_item("fit.fit.numpy", shows="parity", keras=">=3.15")
-def test_a_layer_that_does_not_know_the_batch_gives_the_same(ddl_strategy):
-    wrong = Wrong()
-    for layer in (*LAYERS, *MORE):
-        with wrong.of(layer):
-            check_layer(layer, (None, *layer.shape))
-    wrong.check()
+@pytest.mark.ddl_item("fit.fit.numpy", shows="parity")
+@pytest.mark.parametrize("layer", [*LAYERS, *MORE], ids=str)
+def test_a_layer_that_does_not_know_the_batch_gives_the_same(layer, ddl_strategy):
+    check_layer(layer, (None, *layer.shape))
 
 
 SERIES_OF_ANY_LENGTH = [
     layer for layer in LAYERS if layer.mask != NONE and len(layer.shape) == 2 and not layer.options.get("unroll")
 ]
-WRONG = ("TimeDistributed",)
-"""Layers that have a test with an entry."""
 
 
-@pytest.mark.ddl_item("fit.fit.numpy", shows="parity", keras=">=3.15")
-def test_a_layer_that_does_not_know_the_length_gives_the_same(ddl_strategy):
-    wrong = Wrong()
-    for layer in SERIES_OF_ANY_LENGTH:
-        if layer.name not in WRONG:
-            with wrong.of(layer):
-                check_layer(layer, (None, None, layer.shape[-1]))
-    wrong.check()
+@pytest.mark.ddl_item("layer.TimeDistributed_Bidirectional_Masking", shows="parity")
+@pytest.mark.parametrize("layer", SERIES_OF_ANY_LENGTH, ids=str)
+def test_a_layer_that_does_not_know_the_length_gives_the_same(layer, ddl_strategy):
+    check_layer(layer, (None, None, layer.shape[-1]))
 
 
-@pytest.mark.ddl_item("layer.TimeDistributed_Bidirectional_Masking", shows="parity", keras=">=3.15")
-@pytest.mark.parametrize("name", WRONG)
-def test_a_layer_for_series_of_one_length(name, ddl_strategy):
-    for layer in SERIES_OF_ANY_LENGTH:
-        if layer.name == name:
-            check_layer(layer, (None, None, layer.shape[-1]))
-
-
-@pytest.mark.ddl_item(
-    "metric.Mean", "metric.Confusion_counts", "metric.Accuracy_family", shows="parity", keras=">=3.15"
-)
+@pytest.mark.ddl_item("metric.Mean", "metric.Confusion_counts", "metric.Accuracy_family", shows="parity")
 @pytest.mark.usefixtures("float64")
-def test_a_metric_that_knows_no_size_gives_the_same(ddl_strategy):
+@pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.space.name)
+def test_a_metric_that_knows_no_size_gives_the_same(measure, ddl_strategy):
     wrong = Wrong()
-    for measure in MEASURES:
-        for case in few(measure.space.cases(weights=measure.forms, labels=labels_of(measure.data))):
-            with wrong.of(measure.space.name, case):
-                check_metric(measure, case)
+    for case in few(measure.space.cases(weights=measure.forms, labels=labels_of(measure.data))):
+        with wrong.of(case):
+            check_metric(measure, case)
     wrong.check()
 
 
@@ -133,16 +114,16 @@ def check_metric(measure: Measure, case: dict[str, Any]) -> None:
     np.testing.assert_allclose(found.result(), expected.result(), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.ddl_item("loss.reductions", shows="parity", keras=">=3.15")
+@pytest.mark.ddl_item("loss.reductions", shows="parity")
 @pytest.mark.usefixtures("float64")
-def test_a_loss_that_knows_no_size_gives_the_same(ddl_strategy):
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.space.name)
+def test_a_loss_that_knows_no_size_gives_the_same(loss, ddl_strategy):
     wrong = Wrong()
-    for loss in LOSSES:
-        for case in few(loss.space.cases()):
-            with wrong.of(loss.space.name, case):
-                logits = case.get("from_logits", False)
-                given = [*examples(loss.data, 6, logits=logits, axis=case.get("axis", -1))]
-                made = loss.space.make(case)
-                found = of_function(made, given, [unknown(one) for one in given])
-                np.testing.assert_allclose(found, made(*given), rtol=1e-5, atol=1e-6)
+    for case in few(loss.space.cases()):
+        with wrong.of(case):
+            logits = case.get("from_logits", False)
+            given = [*examples(loss.data, 6, logits=logits, axis=case.get("axis", -1))]
+            made = loss.space.make(case)
+            found = of_function(made, given, [unknown(one) for one in given])
+            np.testing.assert_allclose(found, made(*given), rtol=1e-5, atol=1e-6)
     wrong.check()

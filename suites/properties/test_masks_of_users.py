@@ -124,7 +124,7 @@ def _turned(mask: Any, own: Any) -> Any:
 
 
 @pytest.mark.ddl(strategies=["one_device"], keras="keras")
-@pytest.mark.ddl_item("layer.TimeDistributed_Bidirectional_Masking", shows="behavior", keras=">=3.15")
+@pytest.mark.ddl_item("layer.TimeDistributed_Bidirectional_Masking", shows="behavior")
 @pytest.mark.parametrize("how", ["eager", "symbols"])
 def test_a_layer_of_a_user_is_built_for_all_its_inputs(how, ddl_strategy):
     """Only an argument with the name of the mask has no shape: all others are inputs, whatever their names."""
