@@ -234,27 +234,27 @@ def test_a_rate_is_that_of_the_function(ddl_strategy):
     wrong.check()
 
 
-def _wrapped(keras: Any) -> dict[str, tuple[Any, list[Any]]]:
-    """Return optimizers that hold others, with the optimizers whose rates a callback sets."""
+def _wrapped(keras: Any, kind: str) -> tuple[Any, list[Any]]:
+    """Return an optimizer that holds others, with the optimizers whose rates a callback sets."""
     first, second = keras.optimizers.SGD(RATE), keras.optimizers.SGD(2 * RATE)
+    if kind == "loss scale":
+        return keras.optimizers.LossScaleOptimizer(first), [first]
     chosen = keras.optimizers.OptimizerMap(first, {".*kernel": second})
-    inner = keras.optimizers.SGD(RATE)
-    return {
-        "map": (keras.optimizers.MultiOptimizer(chosen), [first, second]),
-        "loss scale": (keras.optimizers.LossScaleOptimizer(inner), [inner]),
-    }
+    return keras.optimizers.MultiOptimizer(chosen), [first, second]
 
 
 @pytest.mark.ddl(strategies=["one_device"])
-@pytest.mark.ddl_item("callback.ReduceLROnPlateau_LearningRateScheduler", "optimizer.multi_optimizer", keras=">=3.15")
+@pytest.mark.ddl_item("callback.ReduceLROnPlateau_LearningRateScheduler")
 @pytest.mark.parametrize("callback", ["LearningRateScheduler", "ReduceLROnPlateau"])
-@pytest.mark.parametrize("kind", ["map", "loss scale"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("map", marks=pytest.mark.ddl_item("optimizer.multi_optimizer")), "loss scale"]
+)
 def test_a_rate_is_set_in_every_optimizer(kind, callback, ddl_strategy):
     """Each callback halves the rates at the end of an epoch or at the begin of one, but for the first."""
     from suites.subject import keras
 
     with ddl_strategy.scope():
-        optimizer, inner = _wrapped(keras)[kind]
+        optimizer, inner = _wrapped(keras, kind)
     before = [float(np.asarray(one.learning_rate)) for one in inner]
     model = linear(ddl_strategy, optimizer=lambda _keras: optimizer)
     made = {

@@ -284,7 +284,7 @@ def told(keras: Any, model: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.ddl(strategies=["one_device"], keras="keras")
-@pytest.mark.ddl_item("saving.keras_file", shows="behavior", keras=">=3.15")
+@pytest.mark.ddl_item("saving.keras_file", shows="behavior")
 @pytest.mark.parametrize("way", ["keras file", "clone", "configuration", "pickle"])
 @pytest.mark.parametrize("option", INPUTS)
 def test_a_copy_takes_the_same_inputs(option, way, ddl_strategy, tmp_path):

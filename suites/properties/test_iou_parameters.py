@@ -88,7 +88,7 @@ def test_an_overlap_is_that_of_all_examples(space, ddl_strategy):
 
 
 @pytest.mark.ddl(strategies=list(BOTH))
-@pytest.mark.ddl_item("metric.MeanIoU", keras=">=3.15")
+@pytest.mark.ddl_item("metric.MeanIoU")
 @pytest.mark.parametrize("name", ["IoU", "MeanIoU"])
 def test_an_overlap_leaves_out_what_is_no_class(name, ddl_strategy):
     """A number below 0 or above the last class is no class, in the labels and in the predictions."""

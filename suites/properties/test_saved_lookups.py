@@ -62,7 +62,7 @@ def learning(space: Space, case: Arguments) -> Any:
     return layer
 
 
-@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza", "saving.keras_file", keras=">=3.15")
+@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza", "saving.keras_file")
 @pytest.mark.parametrize("space", LOOKED_UP, ids=lambda space: space.name)
 def test_a_layer_that_is_saved_looks_up_the_same(space, ddl_strategy, tmp_path):
     """It has a vocabulary of the user, or has learned one."""
@@ -93,7 +93,7 @@ def check_words(words: list[str], folder: Path) -> None:
     np.testing.assert_array_equal(again(given), layer(given))
 
 
-@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza", "saving.keras_file", keras=">=3.15")
+@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza", "saving.keras_file")
 @pytest.mark.parametrize("word", ["with separators", "of no letters"])
 def test_any_words_are_read_again(word, ddl_strategy, tmp_path):
     """A word may have the end of a line in it, or be the empty one."""
@@ -104,7 +104,7 @@ def test_any_words_are_read_again(word, ddl_strategy, tmp_path):
     wrong.check()
 
 
-@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza", "saving.keras_file", keras=">=3.15")
+@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza", "saving.keras_file")
 def test_words_of_any_letters_are_read_again(ddl_strategy, tmp_path):
     check_words(["", "a b", "ü", "字", " c", "d ", "#", '"', "\t", "[UNK]!"], tmp_path)
 
@@ -120,7 +120,7 @@ def in_form(form: str, words: list[Any], file: Path) -> Any:
     return {"tuple": tuple, "array": np.array, "tensor": tf.constant, "file": lambda _words: str(file)}[form](words)
 
 
-@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza", keras=">=3.15")
+@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza")
 @pytest.mark.parametrize("form", FORMS)
 def test_a_vocabulary_of_any_form_is_that_of_the_list(form, ddl_strategy, tmp_path):
     """The layer may look numbers up, or count them. Each file has a name of its own, as tables have those names."""
@@ -149,7 +149,7 @@ def forgetting(x: Any) -> Any:
     return tf.compat.v1.placeholder_with_default(x, [None] * x.shape.rank)
 
 
-@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza", keras=">=3.15", shows="behavior")
+@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza", shows="behavior")
 @pytest.mark.parametrize("space", LOOKED_UP, ids=lambda space: space.name)
 def test_a_dataset_knows_the_shape_of_what_is_looked_up(space, ddl_strategy):
     """A model that is built for a dataset needs the number of columns."""
