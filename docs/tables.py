@@ -9,6 +9,7 @@ import argparse
 import ast
 import html
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -273,6 +274,24 @@ def refusals_table() -> str:
     return _table(("reason", "what is refused"), rows)
 
 
+OWN_HISTORY = {
+    f"{kind}, {strategy}": (f"Rank.track_{kind}_memory({strategy})", "MB")
+    for kind in ("private", "proportional")
+    for strategy in ("mirrored", "multi_worker_mirrored")
+}
+"""Columns of the history of the harness -> the series in ``own-history.json``, and its unit."""
+
+
+def own_history_table() -> str:
+    """Return the table of the measured commits of this repository, the newest first."""
+    rows = []
+    for row in reversed(json.loads(Path(__file__).with_name("own-history.json").read_text("utf-8"))["commits"]):
+        values = [(row["values"].get(name), unit) for name, unit in OWN_HISTORY.values()]
+        cells = ["" if value is None else f"{value:.3g} {unit}" for value, unit in values]
+        rows.append((row["date"], _code(row["commit"]), *cells))
+    return _table(("day", "commit", *OWN_HISTORY), rows)
+
+
 def _summary(docstring: str) -> str:
     """Return the first line of a docstring in Markdown. Docstrings mark up names for Sphinx."""
     return re.sub(r":\w+:(?=`)|`(?=`)", "", docstring.partition("\n")[0])
@@ -337,6 +356,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "gate-options": partial(command_help, "gate"),
     "forecast-options": partial(command_help, "forecast"),
     "refusals": refusals_table,
+    "own-history": own_history_table,
     "api-tests": partial(api_table, "pytest_ddl"),
     "api-bench": partial(api_table, "pytest_ddl.bench"),
     "api-conformance": partial(api_table, "pytest_ddl.conformance"),
