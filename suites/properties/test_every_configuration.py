@@ -42,17 +42,25 @@ OWN = {"CategoryEncoding": {"num_tokens": 4}, "Discretization": {"num_bins": 4},
 """Class -> values that only it needs."""
 OTHERS = (3, 0.5, "channels_first", "same", "relu", "zeros", "sum", "max", True, (1, 2))
 """Values for a parameter whose default does not say what it may be; the first is taken that the class accepts."""
-TOGETHER = {"lora_alpha": {"lora_rank": 2}}
-"""Parameters that have no meaning without another one."""
+TOGETHER = {"lora_alpha": {"lora_rank": 2}, "output_padding": {"strides": 4}}
+"""Parameters that have no meaning, or no other value, without another one."""
 CHOOSES_A_KERNEL = ("use_cudnn", "flash_attention")
 """Parameters that do not change what is computed."""
 NAMES = ("name", "dtype")
 """``test_configurations.py`` and the tests of half precision have them."""
+FORMATS = ("AugMix", "CutMix", "Equalization", "MixUp", "RandAugment", "RandomColorDegeneration", "RandomColorJitter")
+FORMATS += ("RandomElasticTransform", "RandomErasing", "RandomGaussianBlur", "RandomGrayscale", "RandomHue")
+FORMATS += ("RandomInvert", "RandomPerspective", "RandomPosterization", "RandomSaturation", "RandomSharpness")
+"""Layers whose ``data_format`` was forgotten before Keras 3.15."""
 WRONG = {
-    "layers": ("CategoryEncoding", "MaxNumBoundingBoxes", "RandomGrayscale", "RandomShear"),
+    "layers": (
+        *FORMATS,
+        *("Attention", "CategoryEncoding", "Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose", "Discretization"),
+        *("MaxNumBoundingBoxes", "RandomShear"),
+    ),
     "losses": ("SparseCategoricalCrossentropy",),
 }
-"""Classes that have a test with an entry here."""
+"""Classes that some version of Keras gives an incomplete configuration: each has a test, and an entry for it."""
 ELSEWHERE = {
     "initializers": ("Identity",),
     "layers": ("SimpleRNN", "Lambda", "InputLayer", "InputSpec"),
@@ -149,7 +157,7 @@ def differences(kind: type) -> tuple[int, list[str]]:
 
 @pytest.mark.filterwarnings("ignore:You passed `rms_scaling:UserWarning")
 @pytest.mark.ddl(strategies=["one_device"])
-@pytest.mark.ddl_item("saving.keras_file", shows="behavior", keras=">=3.15")
+@pytest.mark.ddl_item("saving.keras_file", shows="behavior", keras=">=3")
 @pytest.mark.parametrize("kind", [*KINDS[:-1], "optimizers.schedules"])
 def test_each_parameter_is_in_the_configuration(kind, ddl_strategy):
     """Most classes must have a parameter that could be changed, or the test would show little."""
@@ -167,9 +175,12 @@ def test_each_parameter_is_in_the_configuration(kind, ddl_strategy):
 
 
 @pytest.mark.ddl(strategies=["one_device"])
-@pytest.mark.ddl_item("saving.keras_file", shows="behavior", keras=">=3.15")
+@pytest.mark.ddl_item("saving.keras_file", shows="behavior", keras=">=3")
 @pytest.mark.parametrize("api", [f"{kind}.{name}" for kind, names in WRONG.items() for name in names])
 def test_a_class_that_forgets_a_parameter(api, ddl_strategy):
-    number, found = differences(find(api))
+    one = find(api)
+    if one is None:
+        pytest.skip(f"this version has no {api}")
+    number, found = differences(one)
     assert number
     assert not found, found
