@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from pytest_ddl.cluster.worker import current_rank
 from pytest_ddl.config import SETTINGS
 from pytest_ddl.items.selection import KERAS, parse_mark
+from suites.installed import version_of
 
 KERAS_3, TF_KERAS = KERAS
 VARIABLE = "TF_USE_LEGACY_KERAS"
@@ -122,8 +124,11 @@ def reduction_in_a_loop() -> str:
 
 
 def reduces(reduction: str | None) -> bool:
-    """Return whether a loss takes this reduction in a loop. tf_keras refuses all means there."""
-    return name() == KERAS_3 or reduction in ("none", "sum")
+    """Return whether a loss takes this reduction in a loop. tf_keras refuses all means, and Keras has two since 3.7."""
+    if name() != KERAS_3:
+        return reduction in ("none", "sum")
+    new = reduction in ("mean", "mean_with_sample_weight")
+    return not new or Version(version_of("keras") or "0") >= Version("3.7")
 
 
 def with_mask(tensor: Any, mask: Any) -> Any:
