@@ -76,6 +76,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if lacking := missing(item, versions_of(subject.of_test(item))):
             item.add_marker(pytest.mark.skip(reason=lacking))
         absent.skip(item)
+        if config.pluginmanager.hasplugin("rerunfailures") and _drops_iterators(item):
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=["was killed by SIG(SEGV|ABRT)"]))
     config.stash[expecting.EXPECTED].apply(chosen, whole=not left_out)
 
 
@@ -88,6 +90,16 @@ def _is_chosen(item: pytest.Item, config: pytest.Config) -> bool:
         return True
     selected = harness_of(config).registry.parse_selection(config.stash[SETTINGS]["strategy"])
     return spec.name in {one.name for one in selected}
+
+
+def _drops_iterators(item: pytest.Item) -> bool:
+    """Return whether TensorFlow may end the process of a test, because fit of Keras drops an iterator that reads ahead.
+
+    One of a few hundred iterators is hit under ``OneDeviceStrategy``, most on a busy machine
+    (``repros/dropped_iterator.py``). Such a test runs once more, and the summary counts it.
+    """
+    spec = getattr(item, "callspec", None) and item.callspec.params.get(SPEC_FIXTURE)  # type: ignore[attr-defined]
+    return spec is not None and spec.name == "one_device"
 
 
 @pytest.fixture

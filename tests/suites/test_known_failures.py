@@ -219,6 +219,41 @@ def test_a_rank_may_be_known_to_die_in_one_way(run_suite, cause, outcomes):
     assert sorted(found, reverse=True) == outcomes, result.stdout.str()
 
 
+ENDS = """
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.ddl_item("metric.Mean"), pytest.mark.ddl]
+first = Path({first!r})
+
+def test_dies_once(ddl_strategy):
+    if not first.exists():
+        first.touch()
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+def test_dies(ddl_strategy):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def test_is_wrong(ddl_strategy):
+    raise AssertionError("wrong")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("strategy", "reruns"), [("one_device", {"dies_once": 1, "dies": 1}), ("mirrored", {})])
+def test_a_process_that_a_dropped_iterator_may_have_ended_runs_once_more(run_suite, tmp_path, strategy, reruns):
+    pytest.importorskip("pytest_rerunfailures", reason="pytest-rerunfailures is not installed")
+    result = run_suite(ENDS.format(first=str(tmp_path / "first")), "-rAR", f"--ddl-strategy={strategy}", failures="")
+    seen = [line.split()[:2] for line in result.stdout.lines if line.startswith(("PASSED", "FAILED", "RERUN"))]
+    found = [(outcome, test.partition("::test_")[2].partition("[")[0]) for outcome, test in seen]
+    assert {test: found.count(("RERUN", test)) for outcome, test in found if outcome == "RERUN"} == reruns
+    assert (("PASSED", "dies_once") in found) == bool(reruns), result.stdout.str()
+    assert {("FAILED", "dies"), ("FAILED", "is_wrong")} <= set(found), result.stdout.str()
+
+
 ONE = """
 import numpy as np
 import pytest
