@@ -22,6 +22,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from asv.util import load_json
+
 ROOT = Path(__file__).resolve().parents[1]
 NUMBERS = ROOT / "docs/own-history.json"
 FIRST = "f7fed299"
@@ -69,7 +71,7 @@ def measure(commit: str, results: Path, bench: str, machine: str | None, *, quic
         tree = Path(folder) / "tree"
         git("worktree", "add", "--detach", str(tree), commit)
         try:
-            config = json.loads(_without_comments((tree / "asv_bench/asv.conf.json").read_text("utf-8")))
+            config = load_json(str(tree / "asv_bench/asv.conf.json"), js_comments=True)
             config |= {"repo": str(ROOT), "results_dir": str(results), "html_dir": f"{folder}/html"}
             (tree / "asv_bench/own.conf.json").write_text(json.dumps(config), "utf-8")
             # asv removes PYTHONPATH from what it starts, and gives it the value of ASV_PYTHONPATH.
@@ -83,10 +85,6 @@ def measure(commit: str, results: Path, bench: str, machine: str | None, *, quic
             return subprocess.run(command, cwd=tree / "asv_bench", env=surroundings, check=False).returncode
         finally:
             git("worktree", "remove", "--force", str(tree))
-
-
-def _without_comments(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
 
 
 def is_measured(commit: str, results: Path, bench: str) -> bool:
