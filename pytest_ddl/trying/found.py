@@ -67,9 +67,10 @@ def explained(error: ErrorRecord) -> str:
         )
     said = summary(error.type, error.message)
     if error.wants_file:
+        # TensorFlow raises the same error for a name that a checkpoint lacks.
         return (
-            f"{said}. The script runs in an empty folder: make the folders that it writes to in the "
-            "script, and give what it reads with --data=PATH"
+            f"{said}. If a file or folder is missing: the script runs in an empty folder. Make the folders that it "
+            "writes to in the script, and give what it reads with --data=PATH"
         )
     return said
 

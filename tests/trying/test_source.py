@@ -170,7 +170,7 @@ def test_a_cell_is_needed_if_it_trains_or_makes_what_is_trained(
 
 def test_a_file_that_is_not_in_the_empty_folder_says_what_to_give() -> None:
     absent = explained(raised("NotFoundError", "Could not find directory flowers", wants_file=True))
-    assert "flowers. The script runs in an empty folder: " in absent
+    assert "flowers. If a file or folder is missing: the script runs in an empty folder. " in absent
     assert absent.endswith("with --data=PATH")
     own = "No such file or directory among the known ones"
     assert explained(raised("ValueError", own)) == f"ValueError: {own}"
