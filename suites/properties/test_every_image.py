@@ -1,4 +1,4 @@
-"""Give images in every form to every layer that changes them: alone, in a batch of any size, with any order of axes."""
+"""Give images in every form to every layer that changes them: one image, batches of any size, any order of axes."""
 
 from __future__ import annotations
 

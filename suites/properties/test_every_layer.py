@@ -163,7 +163,7 @@ def test_a_layer_of_a_model_gets_the_mask_of_any_batch(layer, ddl_strategy):
     made, inputs = layer.make(keras, "float32"), keras.Input(layer.shape)
     masking = keras.layers.Masking(PADDING * layer.scale)
     model = keras.Model(inputs, masks_of(keras)()(layer.call(made, masking(inputs))))
-    # Masking writes 0 where it masks.
+    # Masking writes 0 at each masked step.
     given = with_mask(tf.constant(x * mask[..., None], "float32"), tf.constant(mask))
     expected = layer.call(made, given)
     np.testing.assert_allclose(model(x), expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())

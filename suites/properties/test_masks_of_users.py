@@ -28,7 +28,7 @@ def kinds(keras: Any) -> Mapping[str, tuple[Callable[[], Any], Any, Any]]:
 
     class Asks(Layer):
         def call(self, values: Any, mask: Any = None) -> Any:
-            return told(keras, values, mask)
+            return shown(keras, values, mask)
 
     class Plain(Layer):
         def call(self, values: Any) -> Any:
@@ -37,7 +37,7 @@ def kinds(keras: Any) -> Mapping[str, tuple[Callable[[], Any], Any, Any]]:
     class Unsets(Layer):
         def call(self, values: Any, mask: Any = None) -> Any:
             values._keras_mask = None
-            return told(keras, values, mask)
+            return shown(keras, values, mask)
 
     class Computes(Asks):
         def compute_mask(self, _inputs: Any, previous_mask: Any = None) -> Any:
@@ -58,15 +58,15 @@ def kinds(keras: Any) -> Mapping[str, tuple[Callable[[], Any], Any, Any]]:
     }
 
 
-def told(keras: Any, values: Any, mask: Any) -> Any:
-    """Return values from which the mask can be read: 0 without one, 1 where it is false and 2 where it is true."""
+def shown(keras: Any, values: Any, mask: Any) -> Any:
+    """Return values that show the mask: 0 for no mask, 1 for false and 2 for true."""
     import tensorflow as tf
 
     return values * 0 if mask is None else values * 0 + tf.cast(mask, values.dtype)[..., None] + 1
 
 
 def read(values: Any) -> Any:
-    """Return the mask that ``told`` has put into values."""
+    """Return the mask that ``shown`` has put into values."""
     found = np.asarray(values)[..., 0]
     return None if (found == 0).all() else found == 2
 
@@ -76,7 +76,7 @@ DIMENSIONS: Mapping[str, tuple[str, ...]] = {
     "how": ("eager", "function"),
     "given": ("of the tensor", "as an argument", "both", "not"),
 }
-"""How the layer is called, and where its mask comes from. An argument goes before the tensor."""
+"""Ways to call the layer, and sources of its mask. An argument goes before the tensor."""
 
 
 def calling(layer: Any, last: Any, own: Any, *, masked: bool) -> Callable[[Any], Any]:

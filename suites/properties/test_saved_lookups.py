@@ -27,9 +27,9 @@ from suites.properties.test_lookup_parameters import (
 pytestmark = [pytest.mark.ddl(strategies=["one_device"], keras="keras"), pytest.mark.usefixtures("float64")]
 
 LEARNED = {STRINGS: [*WORDS, [""] * 3], INTEGERS: [*NUMBERS, [0] * 3], TEXT: TEXTS}
-"""What layers learn their vocabulary from. The word that stands for none is not the last one of it."""
+"""Data from which layers learn their vocabulary. The word that stands for none is not the last one of it."""
 SEPARATORS = ("\n", "\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028")
-"""What Python takes for the end of a line."""
+"""Characters that Python takes for the end of a line."""
 
 
 def read_again(layer: Any, dtype: str, shape: tuple[int, ...], folder: Path) -> Any:
