@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from pytest_ddl.equivalence.checks.parameter_server import counted_updates
 from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.faults.joining import SILENT, end_of, is_silent
 from pytest_ddl.faults.judging import Judge, begun, judge_trial
 from pytest_ddl.faults.rank.fault import Effect
 from pytest_ddl.faults.trials import TrialRun
@@ -88,7 +89,10 @@ def _counted_at_the_end(
     trial = begun(run, plain)
     if reference is None:
         return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details="there is no run on one device")
-    record = replace(baseline, ranks=tuple(run.last.attempt.ranks))
+    if is_silent(run, baseline):
+        return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details=SILENT)
+    ranks = [rank if rank.steps else replace(rank, final=end_of(rank)) for rank in run.last.attempt.ranks]
+    record = replace(baseline, ranks=tuple(ranks))
     theirs = counted_updates(reference, baseline)
     ours = counted_updates(reference, record)
     exact = [name for name, (_number, by_keras) in theirs.items() if not by_keras and name in ours]

@@ -13,6 +13,8 @@ from pytest_ddl.training import lineage
 
 _MADE_BY_A_STEP = (VariableKind.SLOT, VariableKind.ITERATIONS)
 """Kinds of variables that an optimizer may make in its first step."""
+SILENT = "the last attempt ended without a loop and without restored values: restore before it returns"
+"""Why a verdict is undecided if :func:`is_silent`."""
 
 
 class Joining:
@@ -24,8 +26,6 @@ class Joining:
         places = [lineage.place_of(rank, known) for rank in ranks]
         self.done = max(one.completed for one in run.attempts[:-1])
         """Number of steps that were made before the last attempt."""
-        self.silent = all(_shows_nothing(rank, place) for rank, place in zip(ranks, places, strict=True))
-        """True if the last attempt shows no values that it continued with or ended with."""
         own = min((rank.num_steps - place.replaced for rank, place in zip(ranks, places, strict=True)), default=0)
         starts = {None if one.start is None else one.start + one.replaced for one in places}
         self.at = starts.pop() if len(starts) == 1 else None
@@ -60,6 +60,12 @@ class Joining:
                 self.at, self.ranks = baseline.num_steps, after_all
 
 
+def is_silent(run: TrialRun, baseline: TrainingRecord) -> bool:
+    """Return whether the last attempt shows no values that it continued with or ended with."""
+    known = lineage.lineage_of(baseline.ranks[0])
+    return all(_shows_nothing(rank, lineage.place_of(rank, known)) for rank in run.last.attempt.ranks)
+
+
 def _shows_nothing(rank: RankRecord, place: lineage.ResumedPlace) -> bool:
     """Return whether a rank has no step, and no weights that it restored."""
     if rank.steps:
@@ -70,7 +76,7 @@ def _shows_nothing(rank: RankRecord, place: lineage.ResumedPlace) -> bool:
 
 
 def _without_steps(rank: RankRecord) -> RankRecord:
-    return replace(rank, steps=(), final=None, resumed={0: _end(rank)})
+    return replace(rank, steps=(), final=None, resumed={0: end_of(rank)})
 
 
 def _continued(before: Sequence[RankRecord], rank: RankRecord, alike: bool, step: int, late: bool) -> RankRecord:
@@ -164,7 +170,7 @@ def equal_bits(record: TrainingRecord, baseline: TrainingRecord) -> bool:
 def _equal_ends(ours: RankRecord, theirs: RankRecord) -> bool:
     if not _has_all_weights(ours):
         return False
-    left, right = _end(ours), _end(theirs)
+    left, right = end_of(ours), end_of(theirs)
     kept = [item.index for item in theirs.variables if item.kind is not VariableKind.METRIC]
     return bool(kept) and all(index in left and _same_parts(left[index], right[index]) for index in kept)
 
@@ -185,6 +191,7 @@ def _same_parts(left: Sequence[Array], right: Sequence[Array]) -> bool:
     return len(left) == len(right) and all(same(a, b) for a, b in zip(left, right, strict=True))
 
 
-def _end(rank: RankRecord) -> dict[int, tuple[Array, ...]]:
+def end_of(rank: RankRecord) -> dict[int, tuple[Array, ...]]:
+    """Return the values with which a rank ended. If it made no step, it ended with those that it restored."""
     last = rank.steps[-1].snapshot if rank.steps else next(iter(rank.resumed.values()), rank.initial)
     return {**last, **(rank.final or {})}

@@ -18,7 +18,7 @@ from pytest_ddl.equivalence.evidence.results import returned
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.faults import damaged
-from pytest_ddl.faults.joining import Joining, equal_bits
+from pytest_ddl.faults.joining import SILENT, Joining, equal_bits, is_silent
 from pytest_ddl.faults.rank.fault import KINDS
 from pytest_ddl.faults.rank.point_log import WRITING, Reached
 from pytest_ddl.faults.trials import TrialRun
@@ -46,9 +46,8 @@ def judge_trial(
     joining = Joining(run, baseline) if len(run.attempts) > 1 else None
     ranks = run.last.attempt.ranks
     if joining is not None:
-        if joining.silent:
-            why = "the last attempt ended without a loop and without restored values: restore before it returns"
-            return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details=why)
+        if is_silent(run, baseline):
+            return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details=SILENT)
         at = joining.at
         if at is None and (kernel := not_deterministic(baseline)):
             why = f"the values that it continued with are those of no step, but each run has others ({kernel}); "

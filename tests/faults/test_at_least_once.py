@@ -95,7 +95,7 @@ def state_of(values):
     return digests((variable, values) for variable in RANK.variables)
 
 
-def after_a_restart(resumed, *states, final=LAST.snapshot):
+def after_a_restart(resumed, *states, **last):
     """The verdict of a program with concurrent steps whose first attempt saved these states."""
     saves = tuple(
         Reached(Point("after", "save", number), 0.0, state=state, moving=state is None)
@@ -103,8 +103,8 @@ def after_a_restart(resumed, *states, final=LAST.snapshot):
     )
     first = attempt(replace(RANK, error=ErrorRecord("died", "was ended by SIGKILL", "", 3)), 0)
     first = replace(first, points=(saves,))
-    last = replace(RANK, asynchronous=True, steps=(replace(LAST, snapshot=final),), resumed={0: resumed})
-    run = TrialRun((), (first, attempt(last, 1)), 0.0)
+    ended = replace(RANK, **{"asynchronous": True, "steps": (LAST,), "resumed": {0: resumed}, **last})
+    run = TrialRun((), (first, attempt(ended, 1)), 0.0)
     plain = TrialRun((), (attempt(RANK, 4),), 0.0)
     return judge_with_retries(run, plain, CONCURRENT, REFERENCE, lambda _record: Judged())
 
@@ -115,6 +115,20 @@ def test_a_program_that_continues_with_a_save_has_its_updates():
 
 def test_a_program_that_saved_nothing_may_begin_again():
     assert after_a_restart(RANK.initial).verdict is RecoveryVerdict.EQUAL
+
+
+@pytest.mark.parametrize(
+    ("resumed", "expected"),
+    [
+        (LAST.snapshot, RecoveryVerdict.EQUAL),
+        (changed(LAST.snapshot, WEIGHTS), RecoveryVerdict.DIVERGED),
+        (RANK.initial, RecoveryVerdict.UNDECIDED),
+        ({}, RecoveryVerdict.UNDECIDED),
+    ],
+)
+def test_a_program_that_finds_all_steps_done_ends_with_what_it_restored(resumed, expected):
+    trial = after_a_restart(resumed, state_of(LAST.snapshot), steps=(), final={}, facts={"no_loop": True})
+    assert trial.verdict is expected, trial.message
 
 
 def test_values_that_no_save_has_are_named():
@@ -135,6 +149,6 @@ def test_values_that_appear_late_decide_nothing():
 
 
 def test_a_lower_count_of_keras_decides_nothing():
-    trial = after_a_restart(SAVED, state_of(SAVED), final=RANK.steps[2].snapshot)
+    trial = after_a_restart(SAVED, state_of(SAVED), steps=RANK.steps[2:3])
     assert trial.verdict is RecoveryVerdict.UNDECIDED
     assert "Keras counts them" in trial.message
