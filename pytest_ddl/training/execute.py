@@ -143,12 +143,25 @@ def error_record(error: BaseException, step: int = 0, train: Callable[[Run], Any
 
 
 def _wants_file(error: BaseException | None) -> bool:
-    """Return whether an exception, or one that caused it, says that a file or folder does not exist."""
+    """Return whether an exception, or one that it was raised for, says that a file or folder does not exist."""
     import tensorflow as tf
 
     while error is not None and not isinstance(error, FileNotFoundError | tf.errors.NotFoundError):
-        error = error.__cause__
+        error = error.__cause__ or _replaced(error)
     return error is not None
+
+
+def _replaced(error: BaseException) -> BaseException | None:
+    """Return the exception in whose handler another one was raised by the handler itself.
+
+    A handler may also do something else without the file. An error in what it calls has its own reason.
+    """
+    caught, place = error.__context__, error.__traceback__
+    if error.__suppress_context__ or caught is None or caught.__traceback__ is None or place is None:
+        return None
+    while place.tb_next is not None:
+        place = place.tb_next
+    return caught if place.tb_frame is caught.__traceback__.tb_frame else None
 
 
 def _without_own_frames(error: BaseException) -> traceback.TracebackException:
