@@ -19,7 +19,7 @@ from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any
 
-from pytest_ddl.cluster.explain import Answer, Fate, explain_start
+from pytest_ddl.cluster.explain import Answer, ClusterError, Fate, PortTakenError, start_error
 from pytest_ddl.cluster.launcher import Launcher, Reservation, WorkerProcess, reserve
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.protocol import (
@@ -55,10 +55,6 @@ STOP_WAIT = 5.0
 """Maximum seconds for open pytest sessions to tear down their remaining fixtures."""
 START_ATTEMPTS = 3
 """Number of attempts to start a cluster. Another program can take a leased port before TensorFlow binds it."""
-
-
-class ClusterError(RuntimeError):
-    """A cluster could not be started, got a request after its end, or is busy with the request of another thread."""
 
 
 class Cluster:
@@ -114,7 +110,7 @@ class Cluster:
             try:
                 given = dict(environ or os.environ)
                 return cls._start_once(spec, definition, launcher, device, given, timeout, make_arguments)
-            except _PortTakenError as error:
+            except PortTakenError as error:
                 if attempt == START_ATTEMPTS:
                     raise ClusterError(str(error)) from None
         raise AssertionError("unreachable")
@@ -156,7 +152,7 @@ class Cluster:
             ]
             answers = cluster._gather(RequestKind.BOOT, cluster._boots, every, time.monotonic() + timeout)
             if not all(answer.ok for answer in answers):
-                raise _start_error(spec, answers)
+                raise start_error(str(spec), answers)
             cluster.num_replicas = answers[0].body["num_replicas"]
         except BaseException:
             cluster.close()
@@ -260,6 +256,11 @@ class Cluster:
         for answer in answers:
             if answer.ok and answer.body:
                 self.retired = self.retired or f"on rank {answer.rank}: {', '.join(answer.body)}"
+
+    def stay(self) -> None:
+        """Let the ranks wait for their next request without a limit, without waiting for an answer."""
+        for process in self.processes[: self.num_ranks]:
+            send(process, encode(Request(0, RequestKind.STAY)))
 
     def _collect(
         self,
@@ -382,7 +383,7 @@ class Cluster:
         with self._one_at_a_time(deadline):
             answers = self._gather(RequestKind.BOOT, boots, indices, deadline)
         if not all(answer.ok for answer in answers):
-            raise _start_error(self.spec, answers)
+            raise start_error(str(self.spec), answers)
         return indices
 
     def wait_for_exit(self, index: int, timeout: float = 5.0) -> int | None:
@@ -435,14 +436,6 @@ class Cluster:
         for process in self.processes:
             process.close()
         self.reservation.release()
-
-
-class _PortTakenError(ClusterError): ...
-
-
-def _start_error(spec: StrategySpec, answers: Sequence[Answer]) -> ClusterError:
-    text, port_taken = explain_start(str(spec), answers)
-    return _PortTakenError(text) if port_taken else ClusterError(text)
 
 
 __all__ = ["Answer", "Cluster", "ClusterError", "Fate", "Task"]

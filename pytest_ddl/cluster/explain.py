@@ -116,8 +116,16 @@ def explain(answers: Sequence[Answer], num_ranks: int | None = None) -> str:
     return "\n".join([summary, *(f"\n{title}\n{text}".rstrip() for title, text in shown)])
 
 
-def explain_start(spec: str, answers: Sequence[Answer]) -> tuple[str, bool]:
-    """Return why a cluster could not be started, and whether the reason is a port that another program has taken."""
+class ClusterError(RuntimeError):
+    """A cluster could not be started, got a request after its end, or is busy with the request of another thread."""
+
+
+class PortTakenError(ClusterError):
+    """A cluster could not be started, because another program has taken one of its ports."""
+
+
+def start_error(spec: str, answers: Sequence[Answer]) -> ClusterError:
+    """Return the error of a cluster that could not be started."""
     lines = []
     for answer in answers:
         if not answer.ok:
@@ -127,10 +135,10 @@ def explain_start(spec: str, answers: Sequence[Answer]) -> tuple[str, bool]:
     text = f"{spec} could not be started; " + "; ".join(lines)
     output = "\n".join(answer.stderr for answer in answers)
     if any(words in text + output for words in ("Could not start gRPC server", "Address already in use")):
-        return text, True
+        return PortTakenError(text)
     traces = [answer.failure.traceback for answer in answers if answer.failure and answer.failure.traceback]
     ends = [f"{answer.task}, {part}" for answer in answers if answer.fate is not Fate.REPLIED for part in _last(answer)]
-    return "\n".join([text, *traces, *ends]).rstrip(), False
+    return ClusterError("\n".join([text, *traces, *ends]).rstrip())
 
 
 def sections(answers: Sequence[Answer], num_ranks: int | None = None) -> list[tuple[str, str]]:

@@ -31,6 +31,9 @@ MAX_USES = 200
 IDLE_LIMIT = 30.0
 """Seconds after which an idle cluster with servers ends, because anyone who can reach a server can run code as the
 user. Starting a new cluster takes some tenths of a second, which is short compared with this time."""
+_SETTLED = 1.0
+"""Seconds after its last use in which a cluster is leased again without a question. An answer takes as long as the
+whole phase of a small test."""
 _IDLE_MARGIN = 5.0
 """Seconds before its end from which a cluster is not leased. Its ranks began to wait at slightly different times."""
 
@@ -228,6 +231,9 @@ class Pool:
         if warm is None or warm.until == math.inf:
             return warm
         # Before its first request, a test may need longer than the ranks wait: it imports TensorFlow, for example.
+        if time.monotonic() < warm.until - (IDLE_LIMIT - _IDLE_MARGIN) + _SETTLED:
+            warm.cluster.stay()
+            return warm
         with contextlib.suppress(LaunchError):
             warm.cluster.settle()
         if warm.cluster.dirty or warm.cluster.retired:

@@ -47,6 +47,8 @@ class RequestKind(str, Enum):
     """Restore the state from before the last use. The reply names the changes that cannot be undone.
 
     Body: seconds without a request after which the rank exits, or ``None``."""
+    STAY = "stay"
+    """Wait for the next request without a limit of time. This one has no reply."""
     END_SESSION = "end-session"
     """Tear down all fixtures that the items of the open session have left set up."""
     STOP = "stop"

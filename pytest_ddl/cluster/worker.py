@@ -149,13 +149,15 @@ class Worker:
                 return request
 
     def _wait(self) -> Request:
-        try:
-            request = self._requests.get(timeout=self._idle_limit)
-        except queue.Empty:
-            # Exit at once: nothing in this process needs a clean end, and the zygote ends its children.
-            os._exit(0)
-        self._idle_limit = None
-        return request
+        while True:
+            try:
+                request = self._requests.get(timeout=self._idle_limit)
+            except queue.Empty:
+                # Exit at once: nothing in this process needs a clean end, and the zygote ends its children.
+                os._exit(0)
+            self._idle_limit = None
+            if request.kind is not RequestKind.STAY:
+                return request
 
     def push_back(self, request: Request) -> None:
         """Put a request back. It is the next one that :meth:`next_request` returns."""

@@ -187,6 +187,10 @@ def test_ranks_that_nobody_asks_for_anything_end_by_themselves(harness: Harness)
         cluster.settle(idle_limit=0.01)
         assert pids(cluster) == [rank.pid for rank in ranks]
         cluster.next_item = None
+        cluster.settle(idle_limit=FAR)
+        cluster.stay()
+        answers = cluster.ask(RequestKind.CALL, ship.pack(os.getpid), deadline=time.monotonic() + FAR)
+        assert [ship.unpack(answer.body) for answer in answers] == [rank.pid for rank in ranks]
         cluster.settle(idle_limit=0.01)
         _gone, alive = psutil.wait_procs(ranks, timeout=10)
         assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]

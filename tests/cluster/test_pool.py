@@ -37,6 +37,9 @@ class FakeCluster:
         self.retired = self.retired or self.left
         self.limits.append(idle_limit)
 
+    def stay(self) -> None:
+        self.limits.append(None)
+
     def close(self) -> None:
         self.closed = True
 
@@ -101,14 +104,21 @@ def test_servers_that_nobody_uses_end(
         assert kept is another
 
 
-def test_servers_that_are_in_use_do_not_end(started: list[FakeCluster], make_pool: Any) -> None:
+@pytest.mark.parametrize("idle", [0.0, 20.0])
+def test_servers_that_are_in_use_do_not_end(
+    started: list[FakeCluster], make_pool: Any, monkeypatch: pytest.MonkeyPatch, idle: float
+) -> None:
     """A test may import TensorFlow before it asks the ranks for anything."""
+    now = 100.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
     _pool, lease = make_pool()
     with lease("multi_worker_mirrored") as first:
         pass
+    now += idle
     with lease("multi_worker_mirrored") as again:
         assert again is first
         assert first.limits == [module.IDLE_LIMIT, None]
+    now += 20.0
     first.left = "a thread still runs"
     with lease("multi_worker_mirrored") as another:
         assert another is not first
