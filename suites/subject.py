@@ -158,6 +158,19 @@ def loss_scaled(optimizer: Any, **arguments: Any) -> Any:
     return made
 
 
+def scale_of(optimizer: Any) -> float:
+    """Return by what an optimizer lets a loss be multiplied, in this replica."""
+    if name() == KERAS_3:
+        return float(optimizer.scale_loss(1.0))
+    scaled = getattr(optimizer, "get_scaled_loss", None)
+    return float(scaled(importlib.import_module("tensorflow").constant(1.0))) if scaled else 1.0
+
+
+def clips_sums() -> bool:
+    """Return whether gradients are clipped after they are summed over replicas. Keras 3 has entries for it."""
+    return name() == TF_KERAS
+
+
 def adds_up_logs() -> bool:
     """Return whether what steps of a model return is added up over replicas, and not averaged."""
     return name() == TF_KERAS

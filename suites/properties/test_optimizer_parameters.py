@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from suites import subject
 from suites.parameters.spaces import Arguments, Wrong, find
 from suites.running import replicas_of
 from suites.steps import WEIGHTS, Steps, total
-from suites.subject import value_of
 from suites.tables.optimizer_families import FAMILIES, WRAPPERS, Family
 from suites.tables.optimizers import Array
 
@@ -52,7 +52,7 @@ class Formed(Steps):
     def _apply_gradients(self, *gradients: Any) -> None:
         import tensorflow as tf
 
-        scale = float(self.optimizer.scale_loss(np.float64(1.0)))
+        scale = subject.scale_of(self.optimizer)
         given = [
             tf.cast(one if number in self.overwritten else one * scale, variable.dtype)
             for number, (one, variable) in enumerate(zip(gradients, self.variables, strict=True))
@@ -74,7 +74,7 @@ class InNumPy:
         self._states = [family.initial(case, one) for one in WEIGHTS]
         self._waiting: list[list[Array]] = []
         self._overwritten, self._calls, self.iterations = overwritten, 0, 0
-        self.averages: list[Array] | None = None
+        self.averages: list[Array] | None = subject.first_average(WEIGHTS)
 
     def update(self, gradients: Sequence[Array]) -> None:
         self._calls += 1
@@ -151,13 +151,14 @@ def updates(optimizer: Any) -> int:
     import tensorflow as tf
 
     counted = next(iter(getattr(optimizer, "optimizers", [optimizer]))).iterations
-    return int(tf.convert_to_tensor(value_of(counted) if hasattr(counted, "value") else counted))
+    return int(tf.convert_to_tensor(subject.value_of(counted) if hasattr(counted, "value") else counted))
 
 
 def usable(case: Arguments, replicas: int) -> bool:
     """Return whether the installed version has what a case needs, and whether it means something with replicas."""
     if case.get("overwritten", "none") == "none":
-        return replicas == 1 or all(case.get(one) is None for one in ONLY_ONE_DEVICE)
+        clipped = any(case.get(one) is not None for one in ONLY_ONE_DEVICE)
+        return replicas == 1 or not clipped or subject.clips_sums()
     # An average of a variable that is overwritten has no meaning, nor has a step that waits for others.
     without = ("use_ema", "gradient_accumulation_steps")
     known = hasattr(find("Variable"), "overwrite_with_gradient")
@@ -165,16 +166,20 @@ def usable(case: Arguments, replicas: int) -> bool:
 
 
 def cases_of(family: Family, strategy: Any, **further: Sequence[Any]) -> list[Arguments]:
-    forms = [form for form in FORMS if form != "gradients" or takes_gradients_only()]
+    forms = [form for form in FORMS if accepts(form)]
     defaults, replicas = dict.fromkeys(family.space.values), replicas_of(strategy)
     found = family.space.cases(also=lambda case: usable(case, replicas), form=forms, overwritten=OVERWRITTEN, **further)
     return [{**defaults, **case} for case in found]
 
 
-def takes_gradients_only() -> bool:
-    """Return whether the signature of ``apply`` says that variables may be left out."""
-    given = inspect.signature(find("optimizers.Optimizer").apply).parameters["trainable_variables"]
-    return given.default is None
+def accepts(form: str) -> bool:
+    """Return whether the package has ``apply``, and whether its signature says that variables may be left out."""
+    if "pairs" in form:
+        return True
+    apply = getattr(find("optimizers.Optimizer"), "apply", None)
+    if apply is None or form != "gradients":
+        return apply is not None
+    return inspect.signature(apply).parameters["trainable_variables"].default is None
 
 
 def by_name(name: str) -> Family:
@@ -220,9 +225,11 @@ def test_a_wrapper_keeps_the_options_of_what_it_wraps(wrapper, ddl_strategy):
     def make(case: Arguments) -> Any:
         inner = family.space.make(case)
         given = {name: case[f"wrapper {name}"] for name in wrapper.varied()}
-        if wrapper.name == "MultiOptimizer":
-            inner = find("optimizers.OptimizerMap")(inner)
-        return find(wrapper.api)(inner, **given)
+        if not given.get("dynamic", True):
+            del given["dynamic_growth_steps"]
+        if wrapper.name == "LossScaleOptimizer":
+            return subject.loss_scaled(inner, **given)
+        return find(wrapper.api)(find("optimizers.OptimizerMap")(inner), **given)
 
     for case in cases_of(family, ddl_strategy, **further) if wrapper.exists() else []:
         with wrong.of(case):

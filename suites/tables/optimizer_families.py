@@ -57,6 +57,7 @@ BASE: Mapping[str, Any] = {
     "ema_overwrite_frequency": (None, 2),
     "loss_scale_factor": (None, 8.0),
     "gradient_accumulation_steps": (None, 2),
+    "jit_compile": (False, True),
     "name": ("one", "another"),
 }
 """Options that every optimizer has."""
@@ -105,7 +106,7 @@ FAMILIES = (
         centered=(False, True),
         **_EPSILON,
     ),
-    _family("Adam", adam, _VELOCITY, amsgrad=(False, True), **_BETAS, **_EPSILON),
+    _family("Adam", adam, _VELOCITY, amsgrad=(False, True), adaptive_epsilon=(False, True), **_BETAS, **_EPSILON),
     _family("AdamW", adam, _VELOCITY, amsgrad=(False, True), **_BETAS, **_EPSILON, weight_decay=(0.125, 0.25)),
     _family(
         "Adagrad",
@@ -167,8 +168,8 @@ FAMILIES = (
 
 WRAPPERS = (
     Space(
-        "optimizers.LossScaleOptimizer",
-        {"initial_scale": (8.0, 2.0), "dynamic_growth_steps": (2, 3), "name": ("w", "x")},
+        "mixed_precision.LossScaleOptimizer",
+        {"initial_scale": (8.0, 2.0), "dynamic_growth_steps": (2, 3), "name": ("w", "x"), "dynamic": (True, False)},
     ),
     Space("optimizers.MultiOptimizer", {"loss_scale_factor": (None, 4.0), "name": ("w", "x")}),
 )

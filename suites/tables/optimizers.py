@@ -79,16 +79,26 @@ def moments(g: Array, s: State, beta_1: float, beta_2: float) -> None:
     s["velocity"] = beta_2 * s["velocity"] + (1 - beta_2) * g**2
 
 
-def adam(beta_1: float = B1, beta_2: float = B2, epsilon: float = EPS, amsgrad: bool = False) -> Model:
-    """Section 2 of Kingma and Ba (2015), with their second form of epsilon; Reddi et al. (2018) for ``amsgrad``."""
+def adam(
+    beta_1: float = B1,
+    beta_2: float = B2,
+    epsilon: float = EPS,
+    amsgrad: bool = False,
+    adaptive_epsilon: bool = False,
+) -> Model:
+    """Section 2 of Kingma and Ba (2015), with their second form of epsilon, or with the first one if it is adaptive.
+
+    ``amsgrad`` is that of Reddi et al. (2018).
+    """
 
     def model(w: Array, g: Array, s: State, t: int, lr: float) -> Array:
         moments(g, s, beta_1, beta_2)
         velocity = s["velocity"]
         if amsgrad:
             velocity = s["velocity_hat"] = np.maximum(s["velocity_hat"], velocity)
-        rate = lr * np.sqrt(1 - beta_2**t) / (1 - beta_1**t)
-        return w - rate * s["momentum"] / (np.sqrt(velocity) + epsilon)
+        unbiased = np.sqrt(1 - beta_2**t)
+        added = epsilon * unbiased if adaptive_epsilon else epsilon
+        return w - lr * unbiased / (1 - beta_1**t) * s["momentum"] / (np.sqrt(velocity) + added)
 
     return model
 
