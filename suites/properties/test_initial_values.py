@@ -8,11 +8,14 @@ import pytest
 from suites.parameters.replicas import on_replicas
 from suites.parameters.spaces import Space, Wrong
 from suites.running import components
+from suites.tables.initial_laws import law
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 SEEDS = {"seed": (3, 11)}
 SHAPE = (4, 4)
+DENSE, CONVOLUTION = (96, 160), (3, 2, 48, 64)
+"""Shapes with enough values to tell distributions apart."""
 FANS = {"input_axes": (None, (0,)), "output_axes": (None, (1,))}
 
 
@@ -142,6 +145,47 @@ def test_variables_begin_as_without_a_strategy(space, ddl_strategy):
                 np.testing.assert_array_equal(part, plain)
             assert len(np.unique(plain)) > 1 or "Constant" in space.name
     wrong.check()
+
+
+@pytest.mark.ddl(strategies=["one_device"])
+@pytest.mark.ddl_item("layer.Dense", shows="behavior")
+@pytest.mark.parametrize("space", INITIALIZERS, ids=lambda space: space.name)
+def test_initial_values_have_the_distribution_of_their_definition(space, ddl_strategy):
+    """The seeds are fixed; the bounds are five standard errors, so that a wrong factor shows and no draw does."""
+    wrong = Wrong()
+    for case in space.cases(shape=(DENSE, CONVOLUTION), also=lambda case: has_axes(space, case)):
+        with wrong.of(case):
+            shape = case["shape"]
+            values = np.asarray(space.make(case)(shape), np.float64)
+            expected = law(space.name, case, shape)
+            if expected is None:
+                np.testing.assert_allclose(*exactly(space.name, case, values), atol=1e-9)
+                continue
+            error = expected.deviation / np.sqrt(values.size)
+            assert values.mean() == pytest.approx(expected.mean, abs=5 * error)
+            assert values.std() == pytest.approx(expected.deviation, abs=5 * error)
+            rounding = 1e-6 * expected.deviation
+            assert expected.low - rounding <= values.min()
+            assert values.max() <= expected.high + rounding
+    wrong.check()
+
+
+def has_axes(space, case):
+    """Return whether a shape has the axes of a case: a matrix has all of them, and a convolution those by default."""
+    plain = case.get("shape", DENSE) == DENSE
+    return plain or not (space.name.startswith("Identity") or any(case.get(name) for name in FANS))
+
+
+def exactly(name, case, values):
+    """Return what an initializer without a distribution determines, and what it should be."""
+    if name == "Constant":
+        return values, np.full(values.shape, case["value"])
+    if name.startswith("Identity"):
+        return values, case["gain"] * np.eye(*values.shape)
+    # The columns of an orthogonal matrix, or its rows if they are fewer, have the length of the gain.
+    flat = values.reshape(-1, values.shape[-1])
+    square = flat @ flat.T if flat.shape[0] < flat.shape[1] else flat.T @ flat
+    return square, case["gain"] ** 2 * np.eye(len(square))
 
 
 @pytest.mark.ddl(strategies=list(BOTH))
