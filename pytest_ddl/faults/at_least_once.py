@@ -8,7 +8,7 @@ from pytest_ddl.equivalence.checks.parameter_server import counted_updates
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.faults.joining import SILENT, end_of, is_silent
 from pytest_ddl.faults.judging import Judge, begun, judge_trial
-from pytest_ddl.faults.rank.fault import Effect
+from pytest_ddl.faults.rank.fault import Effect, Point
 from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.faults.verdict import RecoveryVerdict, Trial, counted
 from pytest_ddl.records import TrainingRecord
@@ -111,20 +111,28 @@ def _counted_at_the_end(
     return replace(trial, verdict=verdict, steps=abs(more), details=words)
 
 
+def _is_in_save(point: Point) -> bool:
+    return point.phase == "save" and point.when != "after"
+
+
 def _of_state(trial: Trial, run: TrialRun, baseline: TrainingRecord, words: str) -> Trial:
     """Return the verdict of the right number of updates: the program must have continued with the values of a save."""
     rank = run.last.attempt.ranks[0]
     resumed = next(iter(rank.resumed.values()), {})
     values = {variable.name: lineage.digests([(variable, resumed)]) for variable in rank.variables}
     found = frozenset[str]().union(*values.values())
-    saves = [one for attempt in run.attempts[:-1] for one in attempt.points[0] if one.point.phase == "save"]
+    points = [attempt.points[0] for attempt in run.attempts[:-1]]
+    saves = [one for reached in points for one in reached if one.point.phase == "save"]
+    # A save that a fault ended may be complete, so the values at its begin count, too.
     saved = [one.state for one in saves if one.state is not None]
     initial = lineage.lineage_of(baseline.ranks[0])[0][1]
     # A save before the first step has the initial values too.
     nearest = max([*saved, initial], key=lambda state: len(found & state))
     other = [name for name, digest in values.items() if not digest <= nearest]
-    if other and any(one.moving for one in saves):
-        why = "steps went on during a save, so that it is not known what it contains"
+    cut_short = any(reached and _is_in_save(reached[-1].point) for reached in points)
+    if other and (cut_short or any(one.moving for one in saves)):
+        during = "an attempt ended" if cut_short else "steps went on"
+        why = f"{during} during a save, so that it is not known what it contains"
         return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details=f"{why}; {words}")
     if other:
         more = f" and {len(other) - 1} more" if len(other) > 1 else ""

@@ -95,12 +95,19 @@ def state_of(values):
     return digests((variable, values) for variable in RANK.variables)
 
 
-def after_a_restart(resumed, *states, **last):
-    """The verdict of a program with concurrent steps whose first attempt saved these states."""
+def after_a_restart(resumed, *states, begun=None, **last):
+    """The verdict of a program with concurrent steps whose first attempt saved these states.
+
+    :param begun: state in which it began a save that its fault ended.
+    """
     saves = tuple(
         Reached(Point("after", "save", number), 0.0, state=state, moving=state is None)
         for number, state in enumerate(states, 1)
     )
+    if begun is not None:
+        number = len(states) + 1
+        reached = Reached(Point("before", "save", number), 0.0, state=begun)
+        saves += (reached, Reached(Point("in", "save", number, "write", 3), 0.0))
     first = attempt(replace(RANK, error=ErrorRecord("died", "was ended by SIGKILL", "", 3)), 0)
     first = replace(first, points=(saves,))
     ended = replace(RANK, **{"asynchronous": True, "steps": (LAST,), "resumed": {0: resumed}, **last})
@@ -141,6 +148,13 @@ def test_a_save_while_steps_go_on_decides_nothing():
     trial = after_a_restart(changed(SAVED, WEIGHTS), state_of(RANK.initial), MOVING)
     assert trial.verdict is RecoveryVerdict.UNDECIDED
     assert "steps went on during a save" in trial.message
+
+
+def test_a_save_that_a_fault_ended_may_be_complete():
+    assert after_a_restart(SAVED, begun=state_of(SAVED)).verdict is RecoveryVerdict.EQUAL
+    trial = after_a_restart(changed(SAVED, WEIGHTS), begun=state_of(SAVED))
+    assert trial.verdict is RecoveryVerdict.UNDECIDED
+    assert "an attempt ended during a save" in trial.message
 
 
 def test_values_that_appear_late_decide_nothing():

@@ -102,6 +102,13 @@ def test_closures_that_run_concurrently_are_counted(task):
 
 
 @pytest.mark.nightly
+def test_a_save_of_concurrent_steps_may_be_interrupted_at_any_of_its_writes():
+    faults = Sweep("kill", phases=["save"], tasks=["chief:0"])
+    report = check_training(programs.concurrent, SERVERS, faults=faults, **GIVEN)
+    assert report.passed, str(report)
+
+
+@pytest.mark.nightly
 def test_closures_that_are_scheduled_again_after_a_restart_are_too_many():
     program = partial(programs.concurrent, sin="counts again")
     report = check_training(program, SERVERS, faults="kill chief:0 in training, batch 5", **GIVEN)

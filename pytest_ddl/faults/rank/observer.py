@@ -71,7 +71,7 @@ class PointObserver(Observer):
                 self._depth += 1
                 if self._depth == 1:
                     self._before = self._state() if writes else None
-                    points.begin("save" if writes else "restore")
+                    points.begin("save" if writes else "restore", **_shown(self._before))
                     if gate is not None and writes:
                         gate.open()
 
@@ -106,9 +106,7 @@ class PointObserver(Observer):
     def _saved(self) -> dict[str, Any]:
         """Return what the log says about the values that a save contains, if steps run concurrently."""
         state = self._state()
-        if state is None:
-            return {}
-        return {"state": sorted(state)} if state == self._before else {"moving": True}
+        return _shown(state) if state == self._before else {"moving": True}
 
     def _state(self) -> frozenset[str] | None:
         """Return the digests of the current values if steps run concurrently, because no step then has these values."""
@@ -137,3 +135,7 @@ class PointObserver(Observer):
     def _has_batch(self, replica: Any) -> None:
         if self.recorder.points is not None:
             self.recorder.points.event("batch", int(replica))
+
+
+def _shown(state: frozenset[str] | None) -> dict[str, Any]:
+    return {} if state is None else {"state": sorted(state)}

@@ -42,7 +42,7 @@ class Reached:
     connections: int | None = None
     """Number of open connections of the task, at the point of a fault of the network."""
     state: frozenset[str] | None = None
-    """Digests of the values that a save contains, if steps run concurrently and none ended during the save."""
+    """Digests of the values when a save began or ended, if steps run concurrently. None ended during the save."""
     moving: bool = False
     """True if steps went on during a save, so that it is not known what it contains."""
 
