@@ -14,6 +14,7 @@ from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.checks.optimizer_state import check_optimizer_state
 from pytest_ddl.equivalence.checks.state import check_state
 from pytest_ddl.equivalence.evidence.comparison import Comparison
+from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Outcome
 from pytest_ddl.equivalence.verdict.judge import judge
@@ -119,6 +120,72 @@ def test_the_declared_mean_over_an_uneven_batch_is_an_approximation() -> None:
     program = Program(replicas=2, batches=(12, 11, 12))
     result = _both(lambda _r, step, value: value + (step > 1), program, synchronization="on_read", aggregation="mean")
     assert [(f.cause, f.approximation, f.step) for f in result.findings] == [("mean-of-replica-means", True, 2)]
+
+
+def _of_parts(
+    aggregation: str,
+    apart: tuple[float, float],
+    combined: Callable[[Array, list[Array]], Array],
+    weights_of: str = "one device",
+) -> CheckResult:
+    """Judge a state of the uneven step 2, in which weights differ: what parts give, and what the replicas make of it.
+
+    ``apart`` is how far the value that each replica's examples give is from that of one device. ``weights_of`` says
+    whose weights the runs on the parts have.
+    """
+    reference, distributed = pair(Program(replicas=2, batches=(12, 11, 12)), mean_of_means=True)
+    desired = {step: np.asarray(reference.value(STATE, step)) for step in (1, 2, 3)}
+
+    def part(shift: float) -> TrainingRecord:
+        base = reference if weights_of == "one device" else replace(distributed, ranks=distributed.ranks[:1])
+        return _changed(base, lambda _r, step, _value: desired[step] + (shift if step == 2 else 0.0))
+
+    parts = {replica: part(shift) for replica, shift in enumerate(apart)}
+    values = [np.asarray(run.value(STATE, 2)) for run in parts.values()]
+    found = _changed(
+        distributed,
+        lambda _r, step, _value: combined(desired[1], values) if step == 2 else desired[step],
+        aggregation=aggregation,
+    )
+    return check_state(Comparison(reference, found, Tolerance(reference, slices=Slices(2, replicas=parts))))
+
+
+def _mean(_before: Array, values: list[Array]) -> Array:
+    return np.asarray(np.mean(values, axis=0))
+
+
+def _sum(before: Array, values: list[Array]) -> Array:
+    return np.asarray(before + np.sum([value - before for value in values], axis=0))
+
+
+def _first(_before: Array, values: list[Array]) -> Array:
+    return values[0]
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "apart", "combined"),
+    [("sum", (0.5, 0.25), _sum), ("mean", (0.0, -0.5), _mean), ("only_first_replica", (0.5, -0.6), _first)],
+    ids=["no sum", "a largest value", "of the first"],
+)
+def test_what_the_parts_give_is_a_finding_if_one_device_has_something_else(
+    aggregation: str, apart: tuple[float, float], combined: Callable[[Array, list[Array]], Array]
+) -> None:
+    (finding,) = _of_parts(aggregation, apart, combined).findings
+    assert (finding.cause, finding.exact, finding.follows) == ("state-not-aggregated", True, False)
+
+
+def test_a_state_that_is_combined_as_the_weights_are_follows_from_them() -> None:
+    (finding,) = _of_parts("mean", (0.5, 0.3), _mean, weights_of="the strategy").findings
+    assert (finding.cause, finding.follows) == (None, True)
+
+
+@pytest.mark.parametrize("aggregation", ["none", "sum", "mean", "only_first_replica"])
+def test_a_mean_of_the_replicas_means_is_an_approximation_however_it_is_declared(aggregation: str) -> None:
+    """Replicas may divide their means by the number of replicas and add them up, or reduce them before they assign."""
+    (finding,) = _of_parts(aggregation, (5.0, -6.0), _mean).findings
+    assert (finding.cause, finding.approximation, finding.exact) == ("mean-of-replica-means", True, True)
+    (other,) = _of_parts(aggregation, (5.0, -5.0), _first).findings
+    assert not other.approximation
 
 
 def test_states_of_generators_are_not_compared() -> None:

@@ -114,6 +114,12 @@ def _count_for_all(state: tf.Variable, features: Any, run: Any) -> None:
     state.assign_add(tf.cast(tf.shape(features)[0] * run.num_replicas, state.dtype))
 
 
+def _add_means_of_uneven(state: tf.Variable, features: Any, run: Any) -> None:
+    is_partial = tf.not_equal(tf.shape(features)[0] * run.num_replicas, run.global_batch_size)
+    share = tf.where(is_partial, tf.reduce_mean(features), tf.reduce_sum(features))
+    state.assign_add(tf.cast(share, state.dtype))
+
+
 def _sum_of_the_first(state: tf.Variable, features: Any, _run: Any) -> None:
     state.assign_add(tf.cast(tf.reduce_sum(tf.abs(features)), state.dtype))
 
@@ -182,6 +188,11 @@ def multiplies_the_mean_in_uneven_batches(run: Any) -> None:
 
 def counts_too_many_in_uneven_batches(run: Any) -> None:
     _train(run, change=_count_for_all, aggregation=_FIRST)
+
+
+def adds_up_means_of_uneven_batches(run: Any) -> None:
+    """The replicas' means are added up in a step whose other means count equally, which is tolerated."""
+    _train(run, change=_add_means_of_uneven, aggregation=tf.VariableAggregation.SUM)
 
 
 def wrong_from_the_25th_uneven_step(run: Any) -> None:

@@ -38,6 +38,13 @@ def test_a_state_that_is_not_that_mean_fails():
 
 @pytest.mark.nightly
 @pytest.mark.slow
+def test_a_sum_that_only_its_parts_give_fails():
+    report = check_training(programs.adds_up_means_of_uneven_batches, "mirrored", **GIVEN)
+    assert [(finding.variable, finding.step, finding.cause) for finding in report.findings] == [("state", 3, STATE)]
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "verdict"),
     [(programs.counts_examples, "pass"), (programs.counts_too_many_in_uneven_batches, "inconclusive")],

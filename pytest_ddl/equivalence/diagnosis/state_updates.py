@@ -33,7 +33,7 @@ NOT_AGGREGATED = "state-not-aggregated"
 SCALED = "state-scaled-by-replica-count"
 
 _SHARES = "it changes by 1/N of the change on one device: each replica holds a share of a sum, and shares are averaged"
-_KNOWN = {"mean": "not-the-mean", "sum": "not-the-sum", "first": "not-the-first", "": "neither"}
+KNOWN = {"mean": "not-the-mean", "sum": "not-the-sum", "first": "not-the-first", "": "neither"}
 """Declared aggregation -> the fix that says why it does not give the value of the whole batch."""
 _LARGEST_DECAY = 1.0 + 1e-6
 
@@ -119,7 +119,7 @@ def unexplained(comparison: Comparison, place: Place, theirs: VariableRecord) ->
         evidence = "; ".join(filter(None, (evidence, taken)))
         return Diagnosis(NOT_AGGREGATED, evidence, grounds=Grounds.EXCLUSION, look_at=places)
     evidence = f"consistent with it: aggregation is {theirs.aggregation}, synchronization {theirs.synchronization}"
-    fix = SPECIAL["condition" if copied else _KNOWN[kind]]
+    fix = SPECIAL["condition" if copied else KNOWN[kind]]
     return Diagnosis(
         NOT_AGGREGATED, "; ".join(filter(None, (evidence, taken))), grounds=Grounds.PATTERN, fix=fix if kind else None
     )

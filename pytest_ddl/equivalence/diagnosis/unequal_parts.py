@@ -7,14 +7,16 @@ a fraction of theirs, as in a moving average of weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from pytest_ddl.equivalence.diagnosis.state_updates import declared, readings
+from pytest_ddl.equivalence.causes.special import SPECIAL
+from pytest_ddl.equivalence.diagnosis.state_updates import KNOWN, NOT_AGGREGATED, declared, readings
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, is_numeric
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
-from pytest_ddl.equivalence.evidence.observe import WEIGHTS, is_uneven, of_kind
+from pytest_ddl.equivalence.evidence.observe import WEIGHTS, is_uneven, of_kind, sizes
 from pytest_ddl.equivalence.findings import Diagnosis, Grounds
 from pytest_ddl.records import VariableRecord
 
@@ -23,39 +25,83 @@ _LARGEST_SHARE = 1.0 + 1e-6
 
 
 def of_unequal_parts(comparison: Comparison, place: Place, theirs: VariableRecord) -> Diagnosis | None:
-    """Explain a declared mean in which replicas with different numbers of examples count equally.
+    """Explain a mean in which replicas with different numbers of examples count equally.
 
-    Without runs on the parts, the mean is only suspected. ``None`` if the runs contradict it.
+    Without runs on the parts, only a declared mean is suspected. ``None`` if the runs contradict it.
     """
-    if declared(theirs) != "mean" or not is_uneven(comparison.distributed, place.step):
+    if not is_uneven(comparison.distributed, place.step):
         return None
-    evidence = "replicas with different numbers of examples count equally in the declared mean"
+    evidence = "replicas with different numbers of examples count equally in the mean"
     alone = _of_parts(comparison, place)
-    if alone is None:
+    if alone is None and declared(theirs) == "mean":
         return Diagnosis(MEAN, f"consistent with it: {evidence}", approximation=True, grounds=Grounds.PATTERN)
-    if not _fits(comparison, place, theirs, np.mean(alone, axis=0)):
+    if alone is None or not _fits(comparison, place, theirs, np.mean(alone, axis=0)):
+        return None
+    if not _is_over_examples(comparison, place, alone):
         return None
     return Diagnosis(MEAN, evidence, approximation=True, grounds=Grounds.RECOMPUTED, follows=True)
 
 
 def of_weights(comparison: Comparison, place: Place, theirs: VariableRecord) -> Diagnosis:
-    """Recompute a state of a step in which weights differ. It has no cause of its own if it follows from the step."""
+    """Recompute a state of a step in which weights differ. It has no cause of its own if it follows from the step.
+
+    The parts give the same value also if the state is combined wrongly. It follows from the weights only if these are
+    combined in the same way.
+    """
     kind, alone = declared(theirs), _of_parts(comparison, place)
-    if alone is not None:
+    combined = _COMBINED.get(kind)
+    if alone is not None and combined is not None:
         before = np.asarray(comparison.reference.value(place.variable.index, place.step - 1), np.float64)
-        values = {
-            "mean": np.mean(alone, axis=0),
-            "sum": before + np.sum([value - before for value in alone], axis=0),
-            "first": alone[0],
-        }
-        if kind in values and _fits(comparison, place, theirs, values[kind]):
+        if _fits(comparison, place, theirs, combined(before, alone)):
             text = f"it is the {kind} of the values that the examples of each replica give"
-            return Diagnosis(None, text, grounds=Grounds.RECOMPUTED, follows=True)
+            if _are_weights(comparison, place, combined):
+                return Diagnosis(None, text, grounds=Grounds.RECOMPUTED, follows=True)
+            return Diagnosis(NOT_AGGREGATED, text, grounds=Grounds.RECOMPUTED, fix=SPECIAL[KNOWN[kind]])
     weight = _averaged(comparison, place, theirs)
     if weight is not None:
         text = f"its difference is a fraction of the difference of {weight}, as that of a moving average"
         return Diagnosis(None, text, grounds=Grounds.RECOMPUTED, follows=True)
     return Diagnosis(None, "")
+
+
+_Combine = Callable[[Float, Sequence[Float]], Float]
+_COMBINED: dict[str, _Combine] = {
+    "mean": lambda _before, alone: np.mean(alone, axis=0),
+    "sum": lambda before, alone: before + np.sum([value - before for value in alone], axis=0),
+    "first": lambda _before, alone: alone[0],
+}
+"""Declared aggregation -> the value that it makes of those that the examples of each replica give."""
+
+
+def _is_over_examples(comparison: Comparison, place: Place, alone: Sequence[Float]) -> bool:
+    """Return whether one device has the mean over the examples of what the parts give.
+
+    A largest value or a variance is no such mean, and a mean of the replicas gives it for no batch.
+    """
+    desired = comparison.reference.value(place.variable.index, place.step)
+    counts = sizes(comparison.distributed, place.step)
+    if desired is None or len(counts) != len(alone):
+        return False
+    mean = np.average(alone, axis=0, weights=[counts[replica] for replica in sorted(counts)])
+    return difference(np.asarray(desired, np.float64), mean).error <= 2 * place.bound.value
+
+
+def _are_weights(comparison: Comparison, place: Place, combined: _Combine) -> bool:
+    """Return whether a weight that differs in this step is combined from the parts in the same way."""
+    reference, distributed = comparison.records
+    for ours, weight in zip(of_kind(reference, *WEIGHTS), of_kind(distributed, *WEIGHTS), strict=False):
+        moved = _difference(comparison, ours, weight, place.step)
+        before = reference.value(ours.index, place.step - 1)
+        bound = comparison.tolerance.variable(ours.index, place.step)
+        if moved is None or before is None or not np.any(np.abs(moved) > bound.value):
+            continue
+        own = replace(place, variable=ours, bound=bound)
+        alone = _of_parts(comparison, own)
+        if alone is None or not _fits(comparison, own, weight, combined(np.asarray(before, np.float64), alone)):
+            return False
+        # A state that follows from means over the examples is such a mean too.
+        return not _is_over_examples(comparison, own, alone)
+    return False
 
 
 def _of_parts(comparison: Comparison, place: Place) -> Sequence[Float] | None:
