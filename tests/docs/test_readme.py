@@ -136,6 +136,13 @@ def test_check_command_names_the_function_of_the_example() -> None:
     assert "def train(run" in found["example: test_train.py"]
 
 
+def test_commands_for_speed_name_the_function_of_the_first_steps() -> None:
+    lines = [shlex.split(line) for line in blocks()["command: speed"].splitlines()]
+    named = {word.removeprefix("--target=") for line in lines for word in line if ":" in word}
+    assert named == {"test_train.py:train"}
+    assert "def train(run" in blocks(FIRST_STEPS)["example: test_train.py"]
+
+
 def test_adam_hides_a_gradient_that_is_twice_too_large() -> None:
     """Check the README's statement about ``np.allclose``."""
 
