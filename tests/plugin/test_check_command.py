@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -57,8 +58,18 @@ def fit_nothing():
 
 
 @pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder for calls that train nothing, and so wait for no server that imports TensorFlow."""
+    folder = tmp_path_factory.mktemp("folder")
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "train.py").write_text(dedent(PROGRAM))
+    (folder / "broken.py").write_text("import not_there\ndef train(run): pass\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
 def project(new_project: Callable[..., Any]) -> Any:
-    return new_project({"train.py": PROGRAM, "broken.py": "import not_there\ndef train(run): pass\n"})
+    return new_project({"train.py": PROGRAM})
 
 
 def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -95,38 +106,38 @@ def test_version_names_all_parts_without_tensorflow(tmp_path: Path) -> None:
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
-def test_a_wrong_name_is_one_line_before_anything_runs(project: Any, arguments: list[str], said: str) -> None:
-    result = call(project.folder, "check", *arguments)
+def test_a_wrong_name_is_one_line_before_anything_runs(folder: Path, arguments: list[str], said: str) -> None:
+    result = call(folder, "check", *arguments)
     assert result.returncode == 4
     (line,) = result.stderr.strip().splitlines()
     assert said in line
     assert result.stdout == ""
 
 
-def test_a_test_is_no_training_function(project: Any) -> None:
-    (project.folder / "test_it.py").write_text("def test_it(ddl_equivalence):\n    ddl_equivalence(train)\n")
-    result = call(project.folder, "check", "test_it.py:test_it")
+def test_a_test_is_no_training_function(folder: Path) -> None:
+    (folder / "test_it.py").write_text("def test_it(ddl_equivalence):\n    ddl_equivalence(train)\n")
+    result = call(folder, "check", "test_it.py:test_it")
     assert result.returncode == 4
     assert "test_it is a test, because it takes ddl_equivalence. Run it with `pytest test_it.py::" in result.stderr
 
 
 @pytest.mark.parametrize("option", ["--steps=0", "--global-batch-size=many", "--timeout=-1", "--expect=a:b:c="])
-def test_a_wrong_value_is_refused(project: Any, option: str) -> None:
-    result = call(project.folder, "check", "train:right", option)
+def test_a_wrong_value_is_refused(folder: Path, option: str) -> None:
+    result = call(folder, "check", "train:right", option)
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1].startswith(f"pytest-ddl check: error: argument {option.partition('=')[0]}: ")
 
 
-def test_what_cannot_be_imported_is_an_error_of_collection(project: Any) -> None:
-    result = call(project.folder, "check", "broken.py:train", "--strategy=mirrored")
+def test_what_cannot_be_imported_is_an_error_of_collection(folder: Path) -> None:
+    result = call(folder, "check", "broken.py:train", "--strategy=mirrored")
     assert result.returncode == 4
     assert "broken.py:1: in <module>" in result.stdout
     assert "No module named 'not_there'" in result.stdout
 
 
-def test_an_object_that_is_no_function_is_an_error_of_collection(project: Any) -> None:
-    project.write("settings.py", "SETTING = 3\n\ndef setting(run): pass\n")
-    result = call(project.folder, "check", "settings:SETTING", "--ddl-strategy=mirrored", "-p", "no:cacheprovider")
+def test_an_object_that_is_no_function_is_an_error_of_collection(folder: Path) -> None:
+    (folder / "settings.py").write_text("SETTING = 3\n\ndef setting(run): pass\n")
+    result = call(folder, "check", "settings:SETTING", "--ddl-strategy=mirrored", "-p", "no:cacheprovider")
     assert result.returncode == 4
     assert "settings.py:SETTING is not a function" in result.stdout
 
@@ -164,8 +175,8 @@ def test_a_difference_is_shown_without_frames_of_the_plugin(project: Any) -> Non
     assert "1 failed, 1 passed" in result.stdout
 
 
-def test_a_path_with_two_dots_names_the_same_file(project: Any) -> None:
-    beside = project.folder / "beside"
+def test_a_path_with_two_dots_names_the_same_file(folder: Path) -> None:
+    beside = folder / "beside"
     beside.mkdir(exist_ok=True)
     result = call(beside, "check", "../broken.py:train", "--strategy=mirrored")
     assert "not found" not in result.stdout + result.stderr
