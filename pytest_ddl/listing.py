@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TextIO
 
 from pytest_ddl.harness import Harness
 from pytest_ddl.items.selection import DdlMark
 
 
-def show_strategies(harness: Harness, stream: TextIO | None = None) -> None:
+def show_strategies(harness: Harness) -> None:
     """Write for each strategy its name, settings, aliases, summary, size, and availability or the reason against it."""
-    out = stream or sys.stdout
+    out = sys.stdout
     machine = harness.machine
     out.write(
         f"TensorFlow {machine.tensorflow}, Keras {machine.keras or 'none'}, "

@@ -184,12 +184,10 @@ class Ledger:
 class PortLease:
     """Lease of TCP ports of this machine. No other cluster takes them until they are released.
 
-    :param host: address of this machine in :attr:`addresses`. By default, it is that of the loopback device.
     :raises LaunchError: if there are not enough free ports, or if this process cannot open more sockets.
     """
 
-    def __init__(self, count: int, host: str = HOST) -> None:
-        self._host = host
+    def __init__(self, count: int) -> None:
         self._held: dict[int, socket.socket] = {}
         try:
             self._take(count)
@@ -220,7 +218,7 @@ class PortLease:
     @property
     def addresses(self) -> tuple[str, ...]:
         """Address of each port, as ``"host:port"``."""
-        return tuple(f"{self._host}:{port}" for port in self._held)
+        return tuple(f"{HOST}:{port}" for port in self._held)
 
     def release(self) -> None:
         """Release the ports. A second call does nothing."""

@@ -48,8 +48,6 @@ class Spans:
     axis: int
     firsts: tuple[tuple[int, int, int], ...]
     """Step, replica, and the place of its first entry among those of one device."""
-    lengths: tuple[tuple[int, int], ...]
-    """Step, and the number of entries on one device."""
 
     def first(self, step: int, replica: int) -> int:
         return next((first for at, number, first in self.firsts if (at, number) == (step, replica)), 0)

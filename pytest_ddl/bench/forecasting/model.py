@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
@@ -17,7 +17,6 @@ from pytest_ddl.bench.forecasting.priors import (
     UNKNOWN_BYTES,
     UNKNOWN_MICRO,
     WITHIN,
-    Priors,
     speed_of,
 )
 from pytest_ddl.bench.metrics.registry import statistics_package
@@ -55,10 +54,9 @@ class PosteriorDraws:
     latency_between: Array
     latency_growth: Array
     """0 for latencies that grow with log2 N, 1 for N - 1."""
-    priors: Priors = field(default=PRIORS)
 
 
-def parameters(evidence: ForecastEvidence, normal: Array, priors: Priors = PRIORS) -> PosteriorDraws:
+def parameters(evidence: ForecastEvidence, normal: Array) -> PosteriorDraws:
     """Return the parameters of independent standard normal numbers, distributed as is believed before the times.
 
     :param normal: one row of ``PARAMETERS`` numbers for each draw.
@@ -70,49 +68,45 @@ def parameters(evidence: ForecastEvidence, normal: Array, priors: Priors = PRIOR
     # Without a batch, the unit of the times is not seconds, so bytes and links say nothing.
     unit = micro if reference.size.batch_per_replica is not None else None
     # Slow phases of the machine are in the measured spread too, so it is the upper bound of that of single steps.
-    jitter = priors.jitter * np.abs(normal[:, 1]) if evidence.jitter is None else evidence.jitter * uniform[:, 1]
+    jitter = PRIORS.jitter * np.abs(normal[:, 1]) if evidence.jitter is None else evidence.jitter * uniform[:, 1]
     return PosteriorDraws(
-        fixed=np.clip(-priors.fixed * np.log1p(-uniform[:, 0]), 0.0, 0.9),
+        fixed=np.clip(-PRIORS.fixed * np.log1p(-uniform[:, 0]), 0.0, 0.9),
         jitter=jitter,
-        within=_transfer(evidence, evidence.within, unit, priors, normal[:, 2], inside=True),
-        growth=priors.growth + priors.growth_sd * normal[:, 3],
-        overlap=1 + (priors.overlap - 1) * uniform[:, 4] ** 2,
-        crossing=priors.crossing * np.abs(normal[:, 5]),
-        between=_transfer(evidence, evidence.between, unit, priors, normal[:, 6], inside=False),
-        between_growth=priors.between_growth + priors.between_growth_sd * normal[:, 8],
-        latency_within=_latency(evidence, evidence.within, priors, normal[:, 7]) / micro,
-        latency_between=_latency(evidence, evidence.between, priors, normal[:, 9]) / micro,
+        within=_transfer(evidence, evidence.within, unit, normal[:, 2], inside=True),
+        growth=PRIORS.growth + PRIORS.growth_sd * normal[:, 3],
+        overlap=1 + (PRIORS.overlap - 1) * uniform[:, 4] ** 2,
+        crossing=PRIORS.crossing * np.abs(normal[:, 5]),
+        between=_transfer(evidence, evidence.between, unit, normal[:, 6], inside=False),
+        between_growth=PRIORS.between_growth + PRIORS.between_growth_sd * normal[:, 8],
+        latency_within=_latency(evidence, evidence.within, normal[:, 7]) / micro,
+        latency_between=_latency(evidence, evidence.between, normal[:, 9]) / micro,
         latency_growth=uniform[:, 10],
-        priors=priors,
     )
 
 
-def _latency(evidence: ForecastEvidence, link: Link, priors: Priors, normal: Array) -> Array:
+def _latency(evidence: ForecastEvidence, link: Link, normal: Array) -> Array:
     """Return draws of the seconds of all collectives of an update without bytes."""
-    spread = priors.stated_latency_sd if link.latency else priors.latency_sd
-    return np.asarray((evidence.collectives or 0) * (link.latency or priors.latency) * np.exp(spread * normal))
+    spread = PRIORS.stated_latency_sd if link.latency else PRIORS.latency_sd
+    return np.asarray((evidence.collectives or 0) * (link.latency or PRIORS.latency) * np.exp(spread * normal))
 
 
-def _transfer(
-    evidence: ForecastEvidence, link: Link, unit: float | None, priors: Priors, normal: Array, *, inside: bool
-) -> Array:
+def _transfer(evidence: ForecastEvidence, link: Link, unit: float | None, normal: Array, *, inside: bool) -> Array:
     """Return draws of gradient bytes / bandwidth, relative to a micro-step of ``unit`` seconds."""
     size = evidence.gradient_bytes
     if link.bytes_per_second is not None and size is not None and unit is not None:
-        return np.asarray(size / link.bytes_per_second / priors.stated_share / unit * np.exp(priors.stated_sd * normal))
+        return np.asarray(size / link.bytes_per_second / PRIORS.stated_share / unit * np.exp(PRIORS.stated_sd * normal))
     if not inside:
         speed = speed_of(link.kind, BETWEEN) or UNKNOWN_BETWEEN
         median = (size or UNKNOWN_BYTES) / speed / (unit or UNKNOWN_MICRO)
-        return np.asarray(median * np.exp(priors.between_sd * normal))
+        return np.asarray(median * np.exp(PRIORS.between_sd * normal))
     of_kind = speed_of(link.kind, WITHIN)
     if of_kind is None or size is None or unit is None:
-        return np.asarray(priors.exposed * np.exp(priors.exposed_sd * normal))
-    return np.asarray(size / of_kind / unit * np.exp(priors.within_sd * normal))
+        return np.asarray(PRIORS.exposed * np.exp(PRIORS.exposed_sd * normal))
+    return np.asarray(size / of_kind / unit * np.exp(PRIORS.within_sd * normal))
 
 
 def terms(evidence: ForecastEvidence, draws: PosteriorDraws, size: Size) -> dict[str, Array]:
     """Return the time of each term of an update, by the names of ``TERMS``, in micro-steps of the reference."""
-    priors = draws.priors
     reference = evidence.reference.size.batch_per_replica
     share = 1.0 if reference is None or size.batch_per_replica is None else size.batch_per_replica / reference
     compute = (1 - draws.fixed) * share
@@ -120,7 +114,7 @@ def terms(evidence: ForecastEvidence, draws: PosteriorDraws, size: Size) -> dict
     waits = draws.jitter * NormalDist().inv_cdf((size.replicas - 3 / 8) / (size.replicas + 1 / 4))
     lost = np.zeros_like(waits)
     if size.nodes > 1:
-        lost = draws.crossing * (1 + priors.crossing_growth * math.log2(size.nodes / 2))
+        lost = draws.crossing * (1 + PRIORS.crossing_growth * math.log2(size.nodes / 2))
     local = math.ceil(size.replicas / size.nodes)
     zero = np.zeros_like(waits)
     within = draws.within * _ring(local) * (local / 2) ** draws.growth if local > 1 else zero
@@ -144,7 +138,7 @@ def terms(evidence: ForecastEvidence, draws: PosteriorDraws, size: Size) -> dict
         capacity = 2 * size.replicas / max(1, evidence.servers) * draws.between
         return {**found, "within": zero, "between": np.maximum(0.0, capacity - busy), "latency": latency}
     communication = within + across + latency
-    backward = priors.backward * micro * (1 + waits + lost)
+    backward = PRIORS.backward * micro * (1 + waits + lost)
     exposed = (backward**draws.overlap + communication**draws.overlap) ** (1 / draws.overlap) - backward
     visible = exposed / np.where(communication > 0, communication, 1.0)
     return {**found, "within": within * visible, "between": across * visible, "latency": latency * visible}
@@ -187,7 +181,7 @@ class Fitted:
         return float(1 / np.sum(self.weights**2))
 
 
-def fit(evidence: ForecastEvidence, priors: Priors = PRIORS) -> Fitted:
+def fit(evidence: ForecastEvidence) -> Fitted:
     """Return weighted draws. They are the same in each call.
 
     :raises MissingPackageError: if scipy is not installed.
@@ -196,12 +190,12 @@ def fit(evidence: ForecastEvidence, priors: Priors = PRIORS) -> Fitted:
     stats = statistics_package("scipy.stats")
     standard = stats.norm.ppf(np.clip(sobol.random(DRAWS), 1e-9, 1 - 1e-9))
     prior = stats.multivariate_normal(np.zeros(PARAMETERS), np.eye(PARAMETERS))
-    found = _weigh(evidence, standard, np.zeros(DRAWS), 1.0, priors)
+    found = _weigh(evidence, standard, np.zeros(DRAWS), 1.0)
     if found.effective >= ENOUGH:
         return found
     points, correction = standard, np.zeros(DRAWS)
     for temperature in ROUNDS:
-        near = _weigh(evidence, points, correction, temperature, priors).weights
+        near = _weigh(evidence, points, correction, temperature).weights
         center = near @ points
         spread = _WIDER**2 * np.cov(points, rowvar=False, aweights=near) + 1e-3 * np.eye(PARAMETERS)
         proposal = stats.multivariate_normal(center, spread)
@@ -212,15 +206,15 @@ def fit(evidence: ForecastEvidence, priors: Priors = PRIORS) -> Fitted:
             math.log(FROM_PRIOR) + prior.logpdf(points), math.log1p(-FROM_PRIOR) + proposal.logpdf(points)
         )
         correction = prior.logpdf(points) - density
-    return _weigh(evidence, points, correction, 1.0, priors)
+    return _weigh(evidence, points, correction, 1.0)
 
 
-def _weigh(evidence: ForecastEvidence, normal: Array, correction: Array, temperature: float, priors: Priors) -> Fitted:
+def _weigh(evidence: ForecastEvidence, normal: Array, correction: Array, temperature: float) -> Fitted:
     """Return the draws of normal numbers with their weights.
 
     :param correction: logarithm of the prior's density over that from which the numbers were drawn.
     """
-    draws = parameters(evidence, normal, priors)
+    draws = parameters(evidence, normal)
     zero: Any = 0.0
     logs = np.array(
         [
@@ -228,7 +222,7 @@ def _weigh(evidence: ForecastEvidence, normal: Array, correction: Array, tempera
             for one in evidence.observations
         ]
     )
-    spreads = np.array([math.hypot(priors.noise, one.spread) for one in evidence.observations])
+    spreads = np.array([math.hypot(PRIORS.noise, one.spread) for one in evidence.observations])
     precision = 1 / spreads**2
     scale = (precision[:, None] * logs).sum(axis=0) / precision.sum()
     misfit = (precision[:, None] * (logs - scale) ** 2).sum(axis=0)

@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_ddl.bench.forecasting.evidence import ForecastEvidence, Size
 from pytest_ddl.bench.forecasting.model import TERMS, Array, Fitted, fit, terms
-from pytest_ddl.bench.forecasting.priors import PRIORS, Priors
+from pytest_ddl.bench.forecasting.priors import PRIORS
 from pytest_ddl.bench.forecasting.refusals import Warned, refusal, warnings
 from pytest_ddl.json_records import JsonRecord
 
@@ -74,8 +74,7 @@ class Posterior:
         doublings = max(0.0, math.log2(size.replicas / self.evidence.largest.size.replicas))
         count = len(self.evidence.observations)
         nodes = max(0.0, math.log2(size.nodes / max(one.size.nodes for one in self.evidence.observations)))
-        priors = self.fitted.draws.priors
-        beyond = priors.discrepancy * doublings + priors.discrepancy_nodes * nodes
+        beyond = PRIORS.discrepancy * doublings + PRIORS.discrepancy_nodes * nodes
         unknown = math.hypot(self.fitted.noise * math.sqrt(1 + 1 / count), beyond)
         deviation = unknown * np.random.default_rng(0).standard_normal(len(total))
         low, high = self._quantiles(np.log(total) + self.fitted.scale + deviation)
@@ -147,7 +146,6 @@ def forecast(
     *,
     strong: bool = False,
     floor: float = FLOOR,
-    priors: Priors = PRIORS,
 ) -> Forecast:
     """Forecast the time of an update at several sizes. A size that cannot be forecast has the reason in its point.
 
@@ -156,7 +154,7 @@ def forecast(
     :param floor: efficiency whose loss is looked for.
     :raises MissingPackageError: if scipy is not installed.
     """
-    posterior = Posterior(evidence, fit(evidence, priors))
+    posterior = Posterior(evidence, fit(evidence))
     sizes = [one if isinstance(one, Size) else evidence.sized(one, strong=strong) for one in replicas]
     points = tuple(_point(posterior, size, strong=strong) for size in sizes)
     return Forecast(evidence, points, tuple(warnings(evidence)), limit_of(posterior, floor, strong=strong))

@@ -94,12 +94,12 @@ def _hidden(comparison: Comparison, hidden: HiddenScale) -> CheckResult:
     return failed(CHECK, [finding])
 
 
-def initial_weights(first: tuple[Place, ...], check: str = CHECK) -> Finding:
+def initial_weights(first: tuple[Place, ...]) -> Finding:
     """Build the finding for weights that differ before training."""
     worst = first[0]
     names = list(dict.fromkeys(place.variable.name for place in first))
     message = f"{len(names)} variable(s) differ from one device before the first step: {', '.join(names[:3])}"
-    return finding_at(check, worst, message, "initial-weights-differ")
+    return finding_at(CHECK, worst, message, "initial-weights-differ")
 
 
 def explain(check: str, comparison: Comparison, first: tuple[Place, ...]) -> Finding:

@@ -7,12 +7,11 @@ equally well, the first is named and the others are mentioned. One number is nev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_ddl.equivalence.causes import is_possible
 from pytest_ddl.equivalence.diagnosis.candidates import CANDIDATES
-from pytest_ddl.equivalence.diagnosis.candidates.case import Candidate, Case
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case
 from pytest_ddl.equivalence.diagnosis.candidates.shared import assigned_by_the_program
 from pytest_ddl.equivalence.diagnosis.facts import facts_of, places_of, tape_of
 from pytest_ddl.equivalence.evidence.arrays import magnitude, ratio_of_norms
@@ -20,23 +19,24 @@ from pytest_ddl.equivalence.findings import Diagnosis, Grounds
 
 DIVERGING = ("gradient-not-aggregated", "non-finite-not-synchronised", "sparse-gradient-mismatch")
 """Causes that make replicas differ from each other, so that they explain REPLICA-EQ too."""
+_SHOWN = 4
 _STRENGTH = {Grounds.RECOMPUTED: 0, Grounds.RATIO: 0, Grounds.PATTERN: 1, Grounds.EXCLUSION: 2}
 
 
-def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagnosis:
+def diagnose(case: Case) -> Diagnosis:
     """Test all candidates and name the one with the strongest grounds."""
     if assigned_by_the_program(case):
         return Diagnosis(None, "; ".join((*facts_of(case), ratios(case))), look_at=places_of(case))
     fits = [
         replace(fit, also=tuple(cause for cause in fit.also if is_possible(cause, case.neutralized)))
-        for candidate in candidates
+        for candidate in CANDIDATES
         if (fit := candidate(case)) is not None and is_possible(fit.cause, case.neutralized)
     ]
     if any(motion.components_differ for motion in case.weights):
         # A cause that acts alike on all replicas cannot explain a difference between them, unless it was recomputed.
         fits = [fit for fit in fits if fit.exact or fit.cause in DIVERGING]
     if not fits:
-        evidence = f"{len(candidates)} candidate causes were tried, none fits; {'; '.join(facts_of(case))}"
+        evidence = f"{len(CANDIDATES)} candidate causes were tried, none fits; {'; '.join(facts_of(case))}"
         return Diagnosis(None, f"{evidence}; {ratios(case)}", look_at=places_of(case), tape=tape_of(case))
     strongest = min(_STRENGTH[fit.grounds] for fit in fits)
     chosen = [fit for fit in fits if _STRENGTH[fit.grounds] == strongest]
@@ -54,7 +54,7 @@ def diagnose(case: Case, candidates: Sequence[Candidate] = CANDIDATES) -> Diagno
     return Diagnosis(*named, tape=tape_of(case), besides=first.besides)
 
 
-def ratios(case: Case, limit: int = 4) -> str:
+def ratios(case: Case) -> str:
     """Describe the ratio of the changes of each variable, which a person would look at first."""
     found = []
     for motion in case.weights:
@@ -62,5 +62,5 @@ def ratios(case: Case, limit: int = 4) -> str:
         if largest > motion.slack:
             ratio = ratio_of_norms(motion.theirs[0], motion.ours)
             found.append(f"{motion.variable.name} {ratio:.4g}x")
-    more = f" and {len(found) - limit} more" if len(found) > limit else ""
-    return f"update ratios: {', '.join(found[:limit])}{more}" if found else "no trainable variable moved on one device"
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"update ratios: {', '.join(found[:_SHOWN])}{more}" if found else "no trainable variable moved on one device"

@@ -27,8 +27,6 @@ class Difference:
     index: tuple[int, ...] = ()
     actual: str = ""
     desired: str = ""
-    mismatched: int = 0
-    size: int = 0
 
 
 def is_numeric(value: Array) -> bool:
@@ -53,7 +51,7 @@ def same(left: Array, right: Array) -> bool:
 def difference(actual: Array, desired: Array) -> Difference:
     """Return the largest absolute difference. It is infinite if kind or shape differ."""
     if actual.shape != desired.shape:
-        return Difference(np.inf, (), f"shape {actual.shape}", f"shape {desired.shape}", actual.size, desired.size)
+        return Difference(np.inf, (), f"shape {actual.shape}", f"shape {desired.shape}")
     if actual.size == 0:
         return Difference(0.0)
     if not (is_numeric(actual) and is_numeric(desired)):
@@ -72,8 +70,6 @@ def difference(actual: Array, desired: Array) -> Difference:
         index=tuple(int(i) for i in place),
         actual=show(actual[place]),
         desired=show(desired[place]),
-        mismatched=int(np.count_nonzero(distance)),
-        size=int(actual.size),
     )
 
 

@@ -211,7 +211,7 @@ def _spans(position: int, reference: TrainingRecord, distributed: TrainingRecord
             if step not in ours or total != ours[step][axis]:
                 break
         else:
-            return Spans(axis, tuple(firsts), tuple((step, shape[axis]) for step, shape in ours.items()))
+            return Spans(axis, tuple(firsts))
     return Unplaced()
 
 
