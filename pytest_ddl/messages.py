@@ -1,9 +1,9 @@
-"""Texts of messages: shorten those of exceptions to the lines that explain the error, and suggest similar names."""
+"""Texts of messages: shorten those of exceptions to what explains the error, list names, and suggest similar ones."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 LINE = 160
 """Maximum number of characters of a message in one line of a report."""
@@ -31,6 +31,19 @@ _TRANSPORT = re.compile(
 )
 """Lines that TensorFlow adds to an error that it got from another process."""
 _NODES = re.compile(r"\[\[(?:\{\{node [^}]*\}\}|[\w/.:]+)\]\]|\[Op:[^\]]*\]|\{\{function_node [^}]*\}\}|name: *$")
+
+
+def listed(names: Iterable[object], most: int = 3) -> str:
+    """Join the first names, and add the number of the others."""
+    shown = list(map(str, names))
+    more = len(shown) - most
+    return ", ".join(shown[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table as lines of text, with columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def did_you_mean(name: object, valid: Iterable[str], similarity: float = 0.6) -> str:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pytest_ddl.equivalence.findings import CheckResult, Doubt, Outcome, Reason, Unjudged
-
-_SHOWN = 3
+from pytest_ddl.messages import listed
 
 HARMLESS: Mapping[Reason, str] = {
     Reason.NOT_FINITE: "both runs have the same value, so the strategy changes nothing",
@@ -74,8 +73,7 @@ class Ledger:
         text = f"compared: {self.compared} of {len(self.entries)} recorded values"
         if not self.files:
             return text
-        more = f" and {len(self.files) - _SHOWN} more" if len(self.files) > _SHOWN else ""
-        return f"{text}; not the contents of files that the program writes: {', '.join(self.files[:_SHOWN])}{more}"
+        return f"{text}; not the contents of files that the program writes: {listed(self.files)}"
 
     @property
     def compared(self) -> int:
@@ -93,8 +91,7 @@ class Ledger:
             named = {(item.name, item.reason) for item in result.unjudged}
             left = [entry for entry in self.open(result.check) if (entry.name, entry.reason) not in named]
             if left:
-                more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-                yield Doubt(result.check, f"not compared: {', '.join(map(str, left[:_SHOWN]))}{more}")
+                yield Doubt(result.check, f"not compared: {listed(left)}")
 
     def open(self, check: str) -> list[Entry]:
         """Return the entries that a check is responsible for, and whose reason may hide a defect."""

@@ -11,6 +11,7 @@ from pytest_ddl.faults.judging import Judge, begun, judge_trial
 from pytest_ddl.faults.rank.fault import Effect, Point
 from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.faults.verdict import RecoveryVerdict, Trial, counted
+from pytest_ddl.messages import listed
 from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training import lineage
 
@@ -135,8 +136,7 @@ def _of_state(trial: Trial, run: TrialRun, baseline: TrainingRecord, words: str)
         why = f"{during} during a save, so that it is not known what it contains"
         return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details=f"{why}; {words}")
     if other:
-        more = f" and {len(other) - 1} more" if len(other) > 1 else ""
-        told = f"the last attempt continued with a value of {other[0]}{more} that no save has; {words}"
+        told = f"the last attempt continued with a value of {listed(other, 1)} that no save has; {words}"
         return replace(trial, verdict=RecoveryVerdict.DIVERGED, details=told)
     if nearest - found or not found:
         why = "the last attempt restored some variables only after its loop had begun, or it has no loop"

@@ -24,6 +24,7 @@ from pytest_ddl.faults.rank.point_log import WRITING, Reached
 from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.faults.unlike import differences, goes_on, other_draws
 from pytest_ddl.faults.verdict import RecoveryVerdict, Trial
+from pytest_ddl.messages import listed
 from pytest_ddl.records import RankRecord, TrainingRecord
 
 Judge = Callable[[TrainingRecord], Report]
@@ -71,8 +72,7 @@ def _after_damage(trial: Trial, run: TrialRun, baseline: TrainingRecord) -> Tria
     names = damaged.unknown_values(run.last.attempt.ranks, baseline)
     if not names:
         return trial
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    words = f"attempt {len(run.attempts)} continued with a value of {names[0]}{more} that no step has"
+    words = f"attempt {len(run.attempts)} continued with a value of {listed(names, 1)} that no step has"
     return replace(trial, verdict=RecoveryVerdict.DAMAGED, damaged=files, details=words)
 
 

@@ -13,6 +13,7 @@ from pytest_ddl.equivalence.evidence.arrays import Difference, difference, same
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.guarding.copies import Holding, Rows
 from pytest_ddl.hints import FrontEnd
+from pytest_ddl.messages import listed
 from pytest_ddl.records import Array, VariableKind
 from pytest_ddl.training.watching import Watched
 
@@ -206,5 +207,4 @@ def _lines(finding: Finding) -> Iterator[str]:
         yield f"  fix:         {first}"
         yield from (f"  {line}" for line in rest)
     if finding.others:
-        names = ", ".join(finding.others[:5])
-        yield f"  others:      {names}{f' and {len(finding.others) - 5} more' if len(finding.others) > 5 else ''}"
+        yield f"  others:      {listed(finding.others, 5)}"

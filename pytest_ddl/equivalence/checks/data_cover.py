@@ -22,6 +22,7 @@ from pytest_ddl.equivalence.evidence.observe import is_asynchronous, shared_step
 from pytest_ddl.equivalence.evidence.one_sided import lone_ids
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, no_steps, not_applicable, not_observed, passed
+from pytest_ddl.messages import listed
 from pytest_ddl.notes import NoteKind
 from pytest_ddl.records import TrainingRecord
 
@@ -223,5 +224,4 @@ def _finding(found: Coverage, cause: str | None, which: Examples, what: str) -> 
 
 
 def _some(which: Examples) -> str:
-    names = [str(name) for name in sorted(which.elements(), key=str)]
-    return f"examples {', '.join(names[:6])}" + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    return f"examples {listed(sorted(which.elements(), key=str), 6)}"

@@ -9,6 +9,7 @@ from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.observe import compared_with_reference, is_seed, of_kind, update
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
+from pytest_ddl.messages import listed
 from pytest_ddl.records import GradientStage, RankRecord, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "LINT"
@@ -145,10 +146,9 @@ def _repeated_state(comparison: Comparison) -> list[VariableRecord]:
 
 def _outside_scope(outside: list[VariableRecord], distributed: TrainingRecord) -> Finding:
     names = [variable.name for variable in outside]
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return Finding(
         check=CHECK,
-        message=f"{', '.join(names[:3])}{more}: one component for {distributed.num_replicas} replicas, "
+        message=f"{listed(names)}: one component for {distributed.num_replicas} replicas, "
         "so it was made outside strategy.scope()",
         cause="variable-outside-scope",
         step=0,

@@ -16,11 +16,12 @@ from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.evidence.metric_state import Pair, combined, counted_by_replica, jumps, pairs, resummed
 from pytest_ddl.equivalence.evidence.observe import shared_steps
-from pytest_ddl.equivalence.evidence.one_sided import listed, lone_results, lone_values, lone_variables
+from pytest_ddl.equivalence.evidence.one_sided import lone_results, lone_values, lone_variables
 from pytest_ddl.equivalence.evidence.results import Returned, returned
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Reason, Unjudged
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed, unmatched
 from pytest_ddl.hints import Hint
+from pytest_ddl.messages import listed
 from pytest_ddl.records import RankRecord, TrainingRecord, VariableKind
 
 CHECK = "METRIC-EQ"

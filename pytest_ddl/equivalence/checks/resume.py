@@ -18,6 +18,7 @@ from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import CheckResult, Finding
 from pytest_ddl.equivalence.outcomes import failed, inconclusive, not_applicable, passed
 from pytest_ddl.hints import Hint
+from pytest_ddl.messages import listed
 from pytest_ddl.records import Array, RankRecord, TrainingRecord, VariableKind, VariableRecord
 
 CHECK = "RESUME"
@@ -183,8 +184,7 @@ def _lost(distributed: TrainingRecord, lost: list[_Loss], step: int) -> Finding:
     unmade = [name for name in _unmade_slots(worst.rank, step) if begins_anew and name not in names]
     words = f"{len(names)} variable(s) differ from their values after step {step}: {', '.join(names[:4])}"
     if unmade:
-        more = f" and {len(unmade) - 4} more" if len(unmade) > 4 else ""
-        words += f"; the optimizer begins anew, without {', '.join(unmade[:4])}{more}"
+        words += f"; the optimizer begins anew, without {listed(unmade, 4)}"
     if len(concerned) < len(distributed.ranks):
         words += f"; only on rank {', '.join(map(str, sorted(concerned)))}"
         return _finding("workers-diverged", worst, step, words, ("resume-lost-state",))

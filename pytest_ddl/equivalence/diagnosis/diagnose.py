@@ -16,10 +16,10 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import assigned_by_the_p
 from pytest_ddl.equivalence.diagnosis.facts import facts_of, places_of, tape_of
 from pytest_ddl.equivalence.evidence.arrays import magnitude, ratio_of_norms
 from pytest_ddl.equivalence.findings import Diagnosis, Grounds
+from pytest_ddl.messages import listed
 
 DIVERGING = ("gradient-not-aggregated", "non-finite-not-synchronised", "sparse-gradient-mismatch")
 """Causes that make replicas differ from each other, so that they explain REPLICA-EQ too."""
-_SHOWN = 4
 _STRENGTH = {Grounds.RECOMPUTED: 0, Grounds.RATIO: 0, Grounds.PATTERN: 1, Grounds.EXCLUSION: 2}
 
 
@@ -62,5 +62,4 @@ def ratios(case: Case) -> str:
         if largest > motion.slack:
             ratio = ratio_of_norms(motion.theirs[0], motion.ours)
             found.append(f"{motion.variable.name} {ratio:.4g}x")
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f"update ratios: {', '.join(found[:_SHOWN])}{more}" if found else "no trainable variable moved on one device"
+    return f"update ratios: {listed(found, 4)}" if found else "no trainable variable moved on one device"

@@ -10,6 +10,7 @@ import numpy as np
 
 from pytest_ddl.equivalence.evidence.arrays import Float, is_numeric
 from pytest_ddl.hints import Hint
+from pytest_ddl.messages import listed
 from pytest_ddl.records import Array, DrawRecord, RankRecord, TrainingRecord, VariableKind, VariableRecord
 from pytest_ddl.training.observers.draws import HASHED
 
@@ -125,10 +126,9 @@ def unwatched(reference: TrainingRecord, distributed: TrainingRecord) -> str | N
     names = list(dict.fromkeys(name for rank in ranks for name in rank.facts.get("unwatched", ())))
     if not names:
         return None
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return (
         f"{len(names)} variable(s) are trained but not watched, so they were not compared: "
-        f"{', '.join(names[:3])}{more}; {Hint.WATCH_ALL}"
+        f"{listed(names)}; {Hint.WATCH_ALL}"
     )
 
 

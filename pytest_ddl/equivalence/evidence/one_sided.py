@@ -114,12 +114,6 @@ def lone_variables(reference: TrainingRecord, distributed: TrainingRecord, kinds
     return None
 
 
-def listed(names: Sequence[str]) -> str:
-    """Join the first names and add the number of the others."""
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
 def _unpaired(ours: _Places, theirs: Sequence[tuple[str, _Places]], when: str = "in") -> dict[str, str]:
     """Map each name whose places differ to the places of both sides."""
     found = {}

@@ -13,9 +13,9 @@ from pytest_ddl.equivalence.findings import CheckResult, Doubt, Finding, Outcome
 from pytest_ddl.equivalence.ledger import HARMLESS
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.hints import Hint
+from pytest_ddl.messages import listed
 from pytest_ddl.records import OptimizerRecord, TrainingRecord
 
-_SHOWN = 3
 _BY_ELIMINATION = ("batch-coupled-loss",)
 """Causes that are named because nothing else fits. The size of their effect is unknown."""
 _CHANGE_LATER = Role.DATA | Role.RESUMPTION | Role.NONFINITE | Role.REPLICAS
@@ -62,10 +62,9 @@ def before_an_end(excused: Sequence[Finding], distributed: TrainingRecord, roles
     ends = [finding for finding in excused if roles.have(finding, Role.RUN)]
     names = dict.fromkeys(name for rank in distributed.ranks for name in rank.facts.get("between_steps", ()))
     if ends and names:
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         text = (
-            f"before the run ended, the program trained {', '.join([*names][:_SHOWN])}{more} outside of recorded "
-            f"steps{Hint.OF_RUN_STEPS}, so that nothing compares this: {Hint.WATCH_ALL}"
+            f"before the run ended, the program trained {listed(names)} outside of recorded steps{Hint.OF_RUN_STEPS}, "
+            f"so that nothing compares this: {Hint.WATCH_ALL}"
         )
         yield Doubt(STEP_EQ, text, in_program=True)
 
@@ -75,8 +74,7 @@ def uncompared(results: Sequence[CheckResult]) -> Iterator[Doubt]:
     for result in results:
         left = [item for item in result.unjudged if item.reason not in HARMLESS]
         if left:
-            more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-            yield Doubt(result.check, f"not compared: {', '.join(map(str, left[:_SHOWN]))}{more}")
+            yield Doubt(result.check, f"not compared: {listed(left)}")
 
 
 def later(

@@ -44,6 +44,7 @@ from pytest_ddl.equivalence.verdict.precedence import root_causes
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.equivalence.verdict.vetoes import Evidence, without_contradictions
 from pytest_ddl.hints import Hint
+from pytest_ddl.messages import listed
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import TrainingRecord
 
@@ -285,9 +286,7 @@ def require(report: Report, names: Collection[str]) -> Report:
 def _unjudged(results: Sequence[CheckResult]) -> Iterator[Note]:
     for result in results:
         if result.unjudged:
-            more = f" and {len(result.unjudged) - 3} more" if len(result.unjudged) > 3 else ""
-            names = ", ".join(map(str, result.unjudged[:3]))
-            yield Note(NoteKind.NOT_COMPARED, f"{result.check} did not compare {names}{more}")
+            yield Note(NoteKind.NOT_COMPARED, f"{result.check} did not compare {listed(result.unjudged)}")
 
 
 def _notes(

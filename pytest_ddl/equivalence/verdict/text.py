@@ -13,6 +13,7 @@ from pytest_ddl.equivalence.known.behavior import KnownBehavior
 from pytest_ddl.equivalence.known.catalogue import KNOWN
 from pytest_ddl.equivalence.ledger import Ledger
 from pytest_ddl.hints import FrontEnd, Hint
+from pytest_ddl.messages import listed
 from pytest_ddl.notes import Note
 from pytest_ddl.records import TrainingRecord
 
@@ -233,8 +234,7 @@ def _of_things(finding: Finding, report: Rendered) -> str:
     left = {(one.variable, *one.others) for one in report.findings}
     excused = [one for one in alike if (one.variable, *one.others) not in left]
     names = list(dict.fromkeys(name for one in (finding, *excused) for name in (one.variable, *one.others) if name))
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f" ({', '.join(names[:_SHOWN])}{more})" if names else ""
+    return f" ({listed(names, _SHOWN)})" if names else ""
 
 
 def _declaration(finding: Finding, report: Rendered) -> Iterator[str]:
