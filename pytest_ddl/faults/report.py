@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.faults.verdict import FIXES, RecoveryVerdict, Trial
 from pytest_ddl.hints import Hint
+from pytest_ddl.messages import aligned
 from pytest_ddl.web.look import document
 from pytest_ddl.web.units import DASH
 
@@ -234,10 +235,7 @@ class FaultReport:
             column[_short(trial)] += 1
         rows = [["phase", *self.tasks]]
         rows += [[row, *(_cell(columns.get(task)) for task in self.tasks)] for row, columns in cells.items()]
-        widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-        yield from (
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        )
+        yield from aligned(rows)
 
     def _costs(self) -> Iterable[str]:
         lost = [trial.work_lost for trial in self.trials if trial.work_lost is not None]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_ddl.bench.evaluating import judging
@@ -15,31 +14,12 @@ from pytest_ddl.bench.evaluating.records import EvaluatedCell, Evaluation, Train
 from pytest_ddl.bench.launching.records import Launch
 from pytest_ddl.bench.metrics import METRICS, Estimate, estimate
 from pytest_ddl.bench.metrics.registry import digits
+from pytest_ddl.messages import aligned
 from pytest_ddl.web import results
 from pytest_ddl.web.results import NONE, Table
 from pytest_ddl.web.units import size
 
 WIDTH = 118
-
-
-@dataclass(frozen=True)
-class Row:
-    """One cell as text. A number in brackets refers to a note."""
-
-    rank: str
-    variant: str
-    correct: str
-    result: str
-    against_one: str
-    steps: str
-    time: str
-    throughput: str
-    efficiency: str
-    share: str
-    data: str
-    memory: str
-    energy: str
-    staleness: str
 
 
 class EvaluationSummary:
@@ -63,7 +43,8 @@ class EvaluationSummary:
         return rank(self.evaluation, self.differences)
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[dict[str, str]]:
+        """Each cell as text, by column. A number in brackets refers to a note."""
         return [self._row(cell) for cell in self.in_order]
 
     @property
@@ -108,28 +89,30 @@ class EvaluationSummary:
 
     # --------------------------------------------------------------------------------------------
 
-    def _row(self, cell: EvaluatedCell) -> Row:
+    def _row(self, cell: EvaluatedCell) -> dict[str, str]:
         if cell.reason:
             place = self._note(f"{cell.variant} cannot run here: {cell.reason}")
-            return Row(NONE, cell.variant, place, *[NONE] * 11)
+            return {**dict.fromkeys(_titles(self), NONE), "variant": cell.variant, "correct": place}
         position = self.ranking.ranks.get(cell.variant)
         place = str(position) if position else f"- {self._note(f'no rank: {self.ranking.unranked[cell.variant]}')}"
-        return Row(
-            place,
-            cell.variant,
-            self._correct(cell),
-            self._result(cell),
-            self._against_one(cell),
-            self._steps(cell),
-            self._time(cell),
-            self._number(cell, "throughput", digits),
-            self._number(cell, f"{self.evaluation.scaling}_scaling_efficiency", "{:.2f}".format, base="1"),
-            self._share(cell),
-            self._bytes(cell),
-            self._memory(cell),
-            self._number(cell, "joules_per_example", lambda value: digits(1000 * value)),
-            self._staleness(cell),
-        )
+        return {
+            "rank": place,
+            "variant": cell.variant,
+            "correct": self._correct(cell),
+            "result": self._result(cell),
+            "against_one": self._against_one(cell),
+            "steps": self._steps(cell),
+            "time": self._time(cell),
+            "throughput": self._number(cell, "throughput", digits),
+            "efficiency": self._number(
+                cell, f"{self.evaluation.scaling}_scaling_efficiency", "{:.2f}".format, base="1"
+            ),
+            "share": self._share(cell),
+            "data": self._bytes(cell),
+            "memory": self._memory(cell),
+            "energy": self._number(cell, "joules_per_example", lambda value: digits(1000 * value)),
+            "staleness": self._staleness(cell),
+        }
 
     def _note(self, text: str) -> str:
         text = " ".join(text.split())
@@ -306,7 +289,7 @@ _BLOCKS = (
 def tables(summary: EvaluationSummary) -> list[Table]:
     """Return the tables of the page, in reading order."""
     titles = _titles(summary)
-    found = [Table("Cells", (tuple(titles.values()), *(_cells(row, tuple(titles)) for row in summary.rows)))]
+    found = [Table("Cells", (tuple(titles.values()), *(tuple(row.values()) for row in summary.rows)))]
     if summary.notes:
         notes = [(f"[{place}]", note) for place, note in enumerate(summary.notes, 1)]
         found.append(Table("Notes", (("", "reason"), *notes)))
@@ -314,8 +297,8 @@ def tables(summary: EvaluationSummary) -> list[Table]:
     return found
 
 
-def _cells(row: Row, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(str(getattr(row, name)) for name in names)
+def _cells(row: Mapping[str, str], names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(row[name] for name in names)
 
 
 def _batch_table(summary: EvaluationSummary) -> Table:
@@ -402,12 +385,7 @@ def text(summary: EvaluationSummary) -> str:
     lines = [f"{summary.headline}.", *warnings_of(summary)]
     lines = [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent="    ")]
     for names in _BLOCKS:
-        rows = [[titles[name] for name in names], *([*_cells(row, names)] for row in summary.rows)]
-        widths = [max(len(row[place]) for row in rows) for place in range(len(names))]
-        lines.append("")
-        for row in rows:
-            cells = [f"{text:<{width}}" for text, width in zip(row, widths, strict=True)]
-            lines.append("  ".join(cells).rstrip())
+        lines += ["", *aligned([_cells(titles, names), *(_cells(row, names) for row in summary.rows)])]
     lines.append("")
     for place, note in enumerate(summary.notes, 1):
         lines += textwrap.wrap(f"[{place}] {note}", WIDTH, subsequent_indent="    ")

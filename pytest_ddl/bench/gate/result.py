@@ -18,6 +18,7 @@ from pytest_ddl.bench.gate.worktrees import Version
 from pytest_ddl.bench.launching.machine import machine_facts
 from pytest_ddl.github import annotation
 from pytest_ddl.json_records import to_plain
+from pytest_ddl.messages import aligned
 
 SCHEMA = 1
 """Version of the JSON. It is raised when a field changes its meaning or is removed."""
@@ -194,10 +195,7 @@ class GateResult:
         """Return the report for a terminal, with a line feed at its end."""
         lines = [f"{name}  {description}" for name, description in self.versions.items()]
         lines += [*(f"note: {note}" for note in self.notes), ""]
-        table = [_HEADER, *(cell.row for cell in self.cells)]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        for row in table:
-            lines.append("  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip())
+        lines += aligned([_HEADER, *(cell.row for cell in self.cells)])
         for cell in self.cells:
             lines += ["", f"{cell.name}: {cell.verdict.value.upper()}: {cell.reason}"]
             lines += [f"  {detail}" for detail in cell.details]

@@ -10,13 +10,13 @@ import pytest
 
 from pytest_ddl.bench.evaluating import pictures, store, table
 from pytest_ddl.bench.evaluating.records import CellVerdict, Evaluation
-from pytest_ddl.bench.evaluating.table import EvaluationSummary, Row
+from pytest_ddl.bench.evaluating.table import EvaluationSummary
 from tests.bench.evaluating.synthetic import ABSENT, COPIES, ONE, SEEDS, TWO, WORKERS, curves, evaluation, references
 
 
-def row_of(one: Evaluation, variant: str) -> tuple[Row, list[str]]:
+def row_of(one: Evaluation, variant: str) -> tuple[dict[str, str], list[str]]:
     summary = EvaluationSummary(one)
-    return next(row for row in summary.rows if row.variant == variant), summary.notes
+    return next(row for row in summary.rows if row["variant"] == variant), summary.notes
 
 
 def noted(text: str, notes: list[str]) -> str:
@@ -34,40 +34,40 @@ def wrong() -> Evaluation:
 
 def test_every_cell_has_a_row_in_the_order_of_ranks() -> None:
     rows = EvaluationSummary(evaluation()).rows
-    assert {row.variant for row in rows} == {cell.variant for cell in (ONE, TWO, WORKERS, COPIES, ABSENT)}
-    assert rows[-1].variant == ABSENT.variant
-    assert [row.rank for row in rows[:-1]] == sorted(row.rank for row in rows[:-1])
+    assert {row["variant"] for row in rows} == {cell.variant for cell in (ONE, TWO, WORKERS, COPIES, ABSENT)}
+    assert rows[-1]["variant"] == ABSENT.variant
+    assert [row["rank"] for row in rows[:-1]] == sorted(row["rank"] for row in rows[:-1])
 
 
 def test_a_complete_cell_has_all_numbers() -> None:
     row, _notes = row_of(evaluation(), TWO.variant)
-    assert row.correct == "yes"
-    assert row.against_one == "equal with all 5 seeds"
-    assert row.result.startswith("0.8893 ±")
-    assert int(row.steps.split()[0]) > 0
-    assert row.efficiency.startswith("1.00")
-    assert row.data == "4 KiB"
-    assert row.memory == "402"
-    assert row.staleness == "-"
+    assert row["correct"] == "yes"
+    assert row["against_one"] == "equal with all 5 seeds"
+    assert row["result"].startswith("0.8893 ±")
+    assert int(row["steps"].split()[0]) > 0
+    assert row["efficiency"].startswith("1.00")
+    assert row["data"] == "4 KiB"
+    assert row["memory"] == "402"
+    assert row["staleness"] == "-"
 
 
 def test_a_cell_that_cannot_run_stays_with_its_reason() -> None:
     row, notes = row_of(evaluation(), ABSENT.variant)
-    assert noted(row.correct, notes) == "tpu cannot run here: needs a TPU, and this machine has none"
+    assert noted(row["correct"], notes) == "tpu cannot run here: needs a TPU, and this machine has none"
 
 
 def test_missing_numbers_have_reasons() -> None:
     row, notes = row_of(evaluation(), WORKERS.variant)
-    assert "its workers do not step together" in noted(row.efficiency, notes)
-    assert "transfers were not counted" in noted(row.data, notes)
-    assert noted(row.energy, notes) == "no energy was read: no RAPL"
+    assert "its workers do not step together" in noted(row["efficiency"], notes)
+    assert "transfers were not counted" in noted(row["data"], notes)
+    assert noted(row["energy"], notes) == "no energy was read: no RAPL"
     row, notes = row_of(evaluation(), COPIES.variant)
-    assert "bytes of copies are not counted" in noted(row.data, notes)
+    assert "bytes of copies are not counted" in noted(row["data"], notes)
 
 
 def test_staleness_is_that_of_all_seeds() -> None:
     row, _notes = row_of(evaluation(), WORKERS.variant)
-    assert row.staleness == "0.17 (at most 1)"
+    assert row["staleness"] == "0.17 (at most 1)"
 
 
 def test_a_program_that_schedules_its_own_steps_has_no_staleness() -> None:
@@ -75,15 +75,15 @@ def test_a_program_that_schedules_its_own_steps_has_no_staleness() -> None:
     row, notes = row_of(
         replace(one, curves=tuple(replace(each, staleness=None) for each in one.curves)), WORKERS.variant
     )
-    assert "this program schedules its own" in noted(row.staleness, notes)
+    assert "this program schedules its own" in noted(row["staleness"], notes)
 
 
 def test_a_wrong_cell_is_marked_and_not_ranked() -> None:
     row, notes = row_of(wrong(), TWO.variant)
-    assert row.correct.startswith("WRONG [")
-    assert "gradient-scaled" in noted(row.correct, notes)
-    assert row.rank.startswith("- [")
-    assert noted(row.rank, notes) == "no rank: WRONG"
+    assert row["correct"].startswith("WRONG [")
+    assert "gradient-scaled" in noted(row["correct"], notes)
+    assert row["rank"].startswith("- [")
+    assert noted(row["rank"], notes) == "no rank: WRONG"
     assert any("its speed has no meaning" in text.lower() for text in table.warnings_of(EvaluationSummary(wrong())))
 
 
@@ -92,8 +92,8 @@ def test_other_verdicts_are_shown_with_their_reason(verdict: str, word: str) -> 
     one = evaluation()
     one = replace(one, verdicts={**one.verdicts, TWO.variant: CellVerdict(verdict, "rounding is too large")})
     row, notes = row_of(one, TWO.variant)
-    assert row.correct.startswith(word)
-    assert "rounding is too large" in noted(row.correct, notes)
+    assert row["correct"].startswith(word)
+    assert "rounding is too large" in noted(row["correct"], notes)
 
 
 @pytest.mark.parametrize(
@@ -102,22 +102,22 @@ def test_other_verdicts_are_shown_with_their_reason(verdict: str, word: str) -> 
 def test_a_part_that_failed_has_its_first_line(part: str, column: str) -> None:
     one = evaluation(verdicts={}) if part == "comparing" else evaluation()
     row, notes = row_of(one.with_failure(TWO.variant, part, "a rank\n died\nTraceback …"), TWO.variant)
-    assert noted(getattr(row, column), notes) == f"{part} {TWO.variant} failed: a rank died"
+    assert noted(row[column], notes) == f"{part} {TWO.variant} failed: a rank died"
 
 
 def test_a_target_that_was_not_reached_is_told_with_the_last_loss() -> None:
     one = evaluation()
     slow = tuple(each for each in one.curves if each.variant != TWO.variant) + curves(TWO, speed=0.99)
     row, notes = row_of(replace(one, curves=slow), TWO.variant)
-    assert noted(row.steps, notes).startswith(f"{TWO.variant}: the target was not reached; last loss 0.9")
-    assert row.time == "-"
+    assert noted(row["steps"], notes).startswith(f"{TWO.variant}: the target was not reached; last loss 0.9")
+    assert row["time"] == "-"
 
 
 def test_too_few_seeds_are_told_in_words() -> None:
     found = references(seeds=SEEDS[:2]) + curves(TWO, seeds=SEEDS[:2])
     row, notes = row_of(evaluation(cells=(ONE, TWO), curves=found), TWO.variant)
-    assert row.against_one.startswith("inconclusive")
-    assert "2 seed(s) are too few" in noted(row.against_one, notes)
+    assert row["against_one"].startswith("inconclusive")
+    assert "2 seed(s) are too few" in noted(row["against_one"], notes)
 
 
 def test_the_terminal_has_every_column_and_note() -> None:
