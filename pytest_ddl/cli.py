@@ -75,15 +75,14 @@ COMMANDS: tuple[Command, ...] = (
 
 def versions() -> str:
     """Return the versions of pytest-ddl, TensorFlow, Keras, pytest and Python. TensorFlow is not imported."""
-    from importlib.metadata import version
-
     import pytest_ddl
-    from pytest_ddl.strategies.machine import keras_version, tensorflow_version
+    from pytest_ddl.installing import installed
+    from pytest_ddl.strategies.machine import tensorflow_version
 
     found = {
         "TensorFlow": tensorflow_version(),
-        "Keras": keras_version(),
-        "pytest": version("pytest"),
+        "Keras": installed("keras"),
+        "pytest": installed("pytest"),
         "Python": platform.python_version(),
     }
     return "\n".join(

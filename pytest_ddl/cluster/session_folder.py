@@ -47,7 +47,7 @@ def hold(folder: str) -> int:
     path = os.path.join(folder, _LOCK)
     lock, made = tempfile.mkstemp(dir=folder)
     fcntl.flock(lock, fcntl.LOCK_SH)
-    os.write(lock, _kernel())
+    os.write(lock, kernel().encode())
     try:
         # It gets its name once it is locked: another session would remove a folder with a lock that nobody holds.
         os.link(made, path)
@@ -96,7 +96,7 @@ def _remove_dead(parent: str, prefix: str) -> None:
         with contextlib.suppress(OSError), open(path, "rb+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # A lock on a disk that hosts share may not be seen by the others.
-            if lock.read() != _kernel():
+            if lock.read() != kernel().encode():
                 continue
             _end_processes(folder)
             shutil.rmtree(folder, ignore_errors=True)
@@ -109,13 +109,16 @@ def _end_processes(folder: str) -> None:
         strays.end_tagged(os.path.basename(path).removeprefix(_LAUNCHER))
 
 
-def _kernel() -> bytes:
-    """Return an id of the running kernel, whose processes see each other's locks, also those in its containers."""
+def kernel() -> str:
+    """Return an id of the running kernel, whose processes see each other's locks, also those in its containers.
+
+    It is the boot id (``random(4)``), which all emulated hosts and containers of one machine have in common.
+    """
     try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-            return file.read()
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
     except OSError:
-        return os.uname().nodename.encode()
+        return os.uname().nodename
 
 
 if __name__ == "__main__":

@@ -86,10 +86,10 @@ def kill_tagged(value: str, name: str = TAG) -> list[int]:
     return found
 
 
-def end_tagged(value: str) -> None:
+def end_tagged(value: str, name: str = TAG) -> None:
     """Kill all processes with this tag. Repeat until none is left, because one may fork during the search."""
     deadline = time.monotonic() + _PATIENCE
-    while kill_tagged(value) and time.monotonic() < deadline:
+    while kill_tagged(value, name) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 

@@ -172,18 +172,13 @@ def _conclude(evaluation: Evaluation, folder: Path) -> int:
 
 
 def _identity(options: argparse.Namespace, plan: EvaluationPlan, sizes: tuple[int, ...], target: Target) -> Identity:
-    from importlib.metadata import PackageNotFoundError, version
-
     import pytest_ddl
+    from pytest_ddl.installing import installed
     from pytest_ddl.strategies.machine import tensorflow_version
 
     versions = {"python": sys.version.split()[0], "pytest-ddl": pytest_ddl.__version__}
     versions["tensorflow"] = tensorflow_version() or "none"
-    for name in _PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = "none"
+    versions |= {name: installed(name) or "none" for name in _PACKAGES}
     facts = machine_facts()
     chosen = {**plan.as_json(), "strategies": options.strategy, "replicas": list(sizes)}
     machine = {name: facts[name] for name in _MACHINE if facts.get(name)}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_ddl.doctor.examination import DoctorFinding, ok, problem, warning
-from pytest_ddl.doctor.versions import installed
+from pytest_ddl.installing import installed
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_ddl.bench.launching.machine import machine_facts
 from pytest_ddl.doctor.examination import DoctorFinding, ok, problem, warning
-from pytest_ddl.doctor.versions import installed
-from pytest_ddl.installing import install_line
+from pytest_ddl.installing import install_line, installed
 from pytest_ddl.strategies.machine import GPU_PROCESS_MB
 
 NODES = "/dev/nvidia[0-9]*"

@@ -10,20 +10,12 @@ from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
 from pytest_ddl.doctor.examination import DoctorFinding, ok, problem, warning
-from pytest_ddl.installing import install_line
-from pytest_ddl.strategies.machine import MISSING_TENSORFLOW, TENSORFLOW_PACKAGES, keras_version, tensorflow_version
+from pytest_ddl.installing import TENSORFLOW_PACKAGES, install_line, installed, version_of
+from pytest_ddl.strategies.machine import MISSING_TENSORFLOW, tensorflow_version
 
 OLDEST = {"Python": "3.10", "TensorFlow": "2.16"}
 TESTED_BELOW = {"Python": "3.14", "TensorFlow": "2.22", "Keras": "3.16"}
 """First versions with which the project has not been tested."""
-
-
-def installed(package: str) -> str | None:
-    """Return the version of an installed package, or ``None``."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def python() -> DoctorFinding:
@@ -53,7 +45,7 @@ def tensorflow() -> DoctorFinding | list[DoctorFinding]:
 
 def keras() -> DoctorFinding:
     """Look for Keras. Whether its version fits is TensorFlow's own requirement, so :func:`tensorflow` says it."""
-    version = keras_version()
+    version = installed("keras")
     if version is None:
         return problem("this Python has no Keras, which TensorFlow imports", "pip install keras")
     return _newer("Keras", version) or ok(f"Keras {version}")
@@ -101,15 +93,9 @@ def _unmet(package: str) -> Iterator[DoctorFinding]:
         requirement = Requirement(line)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        version = _version_of(requirement.name)
+        version = version_of(requirement.name)
         if version is None or not requirement.specifier.contains(version, prereleases=True):
             wanted = f"{requirement.name}{requirement.specifier}"
             has = f"{version} is installed" if version else "it is not installed"
             found = f"{package} {installed(package)} needs {wanted}, and {has}"
             yield problem(found, f"pip install '{wanted}', or a version of {package} that fits")
-
-
-def _version_of(name: str) -> str | None:
-    """Return the version of a package. TensorFlow for CPUs counts as TensorFlow, as it does when it is imported."""
-    names = TENSORFLOW_PACKAGES if name in TENSORFLOW_PACKAGES else (name,)
-    return next((version for one in names if (version := installed(one))), None)

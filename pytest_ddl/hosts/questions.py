@@ -10,7 +10,6 @@ import contextlib
 import glob
 import hashlib
 import importlib
-import importlib.metadata
 import os
 import platform
 import socket
@@ -20,12 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest_ddl
+from pytest_ddl.cluster import session_folder
 from pytest_ddl.cluster.cgroups import usable_cores
+from pytest_ddl.installing import version_of
 
 PACKAGES = ("pytest-ddl", "tensorflow", "keras", "tf_keras", "numpy", "pytest", "hypothesis")
 """Packages of which a rank must have the controller's version, or lack it as the controller does."""
-TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-intel", "tensorflow-macos")
-"""Names under which TensorFlow is distributed."""
 CONNECT_WAIT = 3.0
 """Maximum seconds until a connection between two hosts is established."""
 _ANYWHERE, _ANYWHERE6 = ("192.0.2.1", 9), ("2001:db8::1", 9)
@@ -40,26 +39,17 @@ def facts(directory: str) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
-        "packages": {name: version_of(name) for name in PACKAGES},
+        "packages": {name: version_of(name) or "" for name in PACKAGES},
         "source": digest(os.path.dirname(os.path.abspath(pytest_ddl.__file__))),
         "hostname": socket.gethostname(),
         "address": own_address(),
         "address6": own_address6(),
         "cores": float(usable_cores()),
         "affinity": sorted(os.sched_getaffinity(0)),
-        "machine": _machine(),
+        "machine": session_folder.kernel(),
         "has_directory": os.path.isdir(directory),
         "gpus": gpus(),
     }
-
-
-def _machine() -> str:
-    """Return what all emulated hosts and containers of one machine have in common: its boot id (``random(4)``)."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return socket.gethostname()
 
 
 def gpus() -> list[str]:
@@ -71,14 +61,6 @@ def gpus() -> list[str]:
     if visible is not None:
         return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
     return [str(index) for index in range(len(glob.glob("/dev/nvidia[0-9]*") or glob.glob("/dev/dxg")))]
-
-
-def version_of(package: str) -> str:
-    """Return the version of an installed package, or an empty string."""
-    for name in TENSORFLOWS if package == "tensorflow" else (package,):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(name)
-    return ""
 
 
 def digest(folder: str) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import glob
-import importlib.metadata
 import importlib.util
 import math
 import os
@@ -15,19 +14,11 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pytest_ddl.installing import install_line
+from pytest_ddl.installing import install_line, installed, version_of
 from pytest_ddl.strategies.base import Machine
 
 _GPU_NODES = ("/dev/nvidia[0-9]*", "/dev/dxg", "/dev/kfd")
 _TPU_NODES = ("/dev/accel*", "/dev/vfio/[0-9]*")
-TENSORFLOW_PACKAGES = (
-    "tensorflow",
-    "tensorflow-cpu",
-    "tensorflow-intel",
-    "tensorflow-macos",
-    "tf-nightly",
-    "tf-nightly-cpu",
-)
 MISSING_TENSORFLOW = (
     f"pytest-ddl needs TensorFlow 2.16 or newer, and this Python has none: {install_line('cpu')}, or with [gpu]"
 )
@@ -54,20 +45,7 @@ def tensorflow_version() -> str | None:
     """
     if importlib.util.find_spec("tensorflow") is None:
         return None
-    for package in TENSORFLOW_PACKAGES:
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "unknown"
-
-
-def keras_version() -> str | None:
-    """Return the version of the installed package ``keras``, or ``None`` if there is none."""
-    try:
-        return importlib.metadata.version("keras")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return version_of("tensorflow") or "unknown"
 
 
 def look_around(probe: Callable[[], tuple[int, int, int]]) -> Machine:
@@ -97,7 +75,7 @@ def look_around(probe: Callable[[], tuple[int, int, int]]) -> Machine:
             else "TPU_NAME is not set and this machine has no TPU device (/dev/accel*)"
         ),
         tensorflow=tensorflow_version(),
-        keras=keras_version(),
+        keras=installed("keras"),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from pytest_ddl import installing
 from pytest_ddl.doctor import versions
 from pytest_ddl.doctor.examination import DoctorFinding, Status
 
@@ -34,8 +35,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     def plant(requires: tuple[str, ...] = (), **packages: str | None) -> None:
         named = {name.replace("__", "-"): version for name, version in packages.items()}
         real = versions.installed
-        monkeypatch.setattr(versions, "installed", lambda name: named[name] if name in named else real(name))
-        monkeypatch.setattr(versions, "keras_version", lambda: versions.installed("keras"))
+        for module in (installing, versions):
+            monkeypatch.setattr(module, "installed", lambda name: named[name] if name in named else real(name))
         first = next(
             (versions.installed(name) for name in versions.TENSORFLOW_PACKAGES if versions.installed(name)), None
         )

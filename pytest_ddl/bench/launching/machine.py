@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pytest_ddl.cluster import session_folder
 from pytest_ddl.json_records import JsonRecord
 
 FOREIGN_CORES = 0.10
@@ -45,11 +46,7 @@ def host_identity() -> str:
 
     Containers of one machine have names of their own. Emulated hosts share both, because they are one machine.
     """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    except OSError:
-        boot = ""
-    return f"{platform.node()} {boot[:8]}".strip()
+    return f"{platform.node()} {session_folder.kernel()[:8]}"
 
 
 def machine_name(environ: Mapping[str, str]) -> str:

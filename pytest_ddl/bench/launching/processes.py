@@ -68,7 +68,9 @@ class Processes:
         try:
             self._ask_to_end()
         finally:
-            self._kill()
+            strays.end_tagged(self._tag, TAG)
+            for process in self._started:
+                process.wait()
 
     def _ask_to_end(self) -> None:
         for process in self._started:
@@ -80,18 +82,6 @@ class Processes:
         for process in self._started:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
-
-    def _kill(self) -> None:
-        # Look again after each round, because a process may start another one before it is killed.
-        for _ in range(10):
-            left = strays.kill_tagged(self._tag, TAG)
-            for process in self._started:
-                process.poll()
-            if not left:
-                break
-            time.sleep(0.05)
-        for process in self._started:
-            process.wait()
 
     def __enter__(self) -> Processes:
         return self
