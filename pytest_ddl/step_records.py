@@ -56,6 +56,15 @@ class BatchRecord:
     numbers: int = 0
     """Count of numbers in the largest tensor of the examples; 0 if it was not observed."""
 
+    @property
+    def examples(self) -> tuple[int | str, ...]:
+        """The contents of the examples, or else their ids; empty if neither was observed."""
+        return self.fingerprints or self.example_ids or ()
+
+    def names(self, by: str) -> tuple[int | str, ...] | None:
+        """Return the ids of the examples if ``by`` is ``"ids"``, and otherwise their contents."""
+        return self.example_ids if by == "ids" else self.fingerprints
+
 
 Array = NDArray[Any]
 

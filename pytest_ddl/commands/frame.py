@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, USAGE, UsageError, failed, interruptible
+from pytest_ddl.strategies.registry import split_variants
 from pytest_ddl.target import Target, TargetError
-
-OUTER_COMMA = re.compile(r",(?![^\[]*\])")
-"""Comma between two variants, not one in the brackets of a variant."""
 
 
 def conducted(
@@ -96,7 +93,7 @@ def add_strategy(parser: argparse._ActionsContainer, text: str, default: str | N
 
 def strategies_of(text: str) -> list[str]:
     """Return the names and variants of ``--strategy``."""
-    return [part.strip() for part in OUTER_COMMA.split(text) if part.strip()]
+    return [part for part in split_variants(text) if part]
 
 
 def positive(text: str) -> int:

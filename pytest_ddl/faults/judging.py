@@ -233,16 +233,14 @@ def _examples(record: TrainingRecord) -> Counter[object]:
     found: Counter[object] = Counter()
     for step in range(1, record.num_steps + 1):
         for batch in record.batches(step):
-            found.update(batch.fingerprints or batch.example_ids or ())
+            found.update(batch.examples)
     return found
 
 
 def _observed(record: TrainingRecord) -> bool:
     """Return whether it is known which examples each step, or all steps of a concurrent group, were trained on."""
     found = [record.batches(together[-1]) for together in observed_together(record, record.num_steps)]
-    return all(
-        batches and all(one.fingerprints or one.example_ids or not one.size for one in batches) for batches in found
-    )
+    return all(batches and all(one.examples or not one.size for one in batches) for batches in found)
 
 
 def _equal_values(record: TrainingRecord, baseline: TrainingRecord) -> bool:

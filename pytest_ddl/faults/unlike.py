@@ -79,7 +79,7 @@ def _same(left: tuple[Array, ...], right: tuple[Array, ...]) -> bool:
 
 
 def _contents(step: StepRecord) -> Counter[object]:
-    return Counter(name for batch in step.batches for name in batch.fingerprints or batch.example_ids or ())
+    return Counter(name for batch in step.batches for name in batch.examples)
 
 
 def other_draws(record: TrainingRecord, baseline: TrainingRecord, at: int) -> Finding | None:

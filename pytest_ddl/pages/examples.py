@@ -86,7 +86,7 @@ class _Names:
 
 
 def _names(batches: Iterable[BatchRecord], by: str) -> list[_Name]:
-    return [name for batch in batches for name in (batch.example_ids if by == "ids" else batch.fingerprints) or ()]
+    return [name for batch in batches for name in batch.names(by) or ()]
 
 
 def _steps(found: Coverage) -> range:

@@ -42,6 +42,11 @@ class StrategyDefinitionError(ValueError):
     """Error for a definition that cannot be registered. The message is one line and names its class and the fix."""
 
 
+def split_variants(text: str) -> list[str]:
+    """Return the parts of a list of variants. A comma in the brackets of one does not separate them."""
+    return [part.strip() for part in _OUTER_COMMA.split(text)]
+
+
 class StrategyRegistry:
     """All known strategies, in the order in which ``all`` runs them."""
 
@@ -131,7 +136,7 @@ class StrategyRegistry:
         :raises UnknownStrategyError: if an entry cannot be parsed.
         """
         specs: list[StrategySpec] = []
-        for part in (part.strip() for part in _OUTER_COMMA.split(text)):
+        for part in split_variants(text):
             if not part:
                 raise UnknownStrategyError(f"{text!r} has an empty entry")
             names = [d.name for d in self] if part in ("all", "available") else [part]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from pytest_ddl.bench.matrix import sized_variant
 from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.json_records import JsonRecord
 from pytest_ddl.strategies.base import capabilities_of
-from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError
+from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError, split_variants
 from pytest_ddl.strategies.spec import StrategySpec
 
 if TYPE_CHECKING:
@@ -25,9 +24,6 @@ RATE = "learning_rate"
 """Parameter of a training function that the sweep over batch sizes tunes."""
 SWEEP = (1, 2, 4, 8)
 """Batch sizes of the sweep if none are given, as multiples of the batch of one replica."""
-
-
-_OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,7 @@ def cells_of(
 def _selected(registry: StrategyRegistry, text: str) -> list[str]:
     """Return the parts of a selection: names without a shape, and complete variants."""
     found = []
-    for part in _OUTER_COMMA.split(text):
+    for part in split_variants(text):
         found += [str(spec) if "[" in part else spec.name for spec in registry.parse_selection(part)]
     return list(dict.fromkeys(found))
 

@@ -129,7 +129,7 @@ def _places(distributed: TrainingRecord, found: Coverage) -> Iterator[str]:
     unknown: dict[int, list[bool]] = {}
     for step in range(1, found.steps + 1):
         for batch in distributed.batches(step):
-            names = batch.example_ids if found.by == "ids" else batch.fingerprints
+            names = batch.names(found.by)
             unknown.setdefault(batch.replica, []).extend(name not in found.ours for name in names or ())
     strange = [replica for replica, names in sorted(unknown.items()) if names and all(names)]
     if strange and not any(any(names) for replica, names in unknown.items() if replica not in strange):

@@ -9,7 +9,7 @@ from enum import Enum
 
 from pytest_ddl.equivalence.evidence.observe import shared_steps
 from pytest_ddl.equivalence.evidence.tolerance import FAILURE
-from pytest_ddl.records import BatchRecord, TrainingRecord
+from pytest_ddl.records import TrainingRecord
 
 Examples = Counter[int | str]
 _DISTINCT = 0.5
@@ -62,15 +62,11 @@ def unseen_examples(reference: TrainingRecord, distributed: TrainingRecord) -> i
     steps = range(1, shared_steps(reference, distributed) + 1)
     for by in ("ids", "contents"):
         seen = [tuple(examples_of(record, at, by) is not None for record in (reference, distributed)) for at in steps]
-        partly = [ours and any(_names(batch, by) for batch in distributed.batches(at))
+        partly = [ours and any(batch.names(by) for batch in distributed.batches(at))
                   for at, (ours, _theirs) in zip(steps, seen, strict=True)]  # fmt: skip
         if any(partly):
             return next((step for step, (ours, theirs) in zip(steps, seen, strict=True) if ours is not theirs), None)
     return None
-
-
-def _names(batch: BatchRecord, by: str) -> Sequence[int | str] | None:
-    return batch.example_ids if by == "ids" else batch.fingerprints
 
 
 def _over_all_steps(reference: TrainingRecord, distributed: TrainingRecord, found: Coverage) -> Coverage:
@@ -186,8 +182,7 @@ def repeats_are_no_chance(references: Sequence[TrainingRecord], distributed: Tra
     workers: Counter[int | str] = Counter()
     for rank in distributed.ranks:
         batches = [batch for step in rank.steps for batch in step.batches]
-        names = [batch.example_ids if by == "ids" else batch.fingerprints for batch in batches]
-        workers.update({name for found in names for name in found or ()})
+        workers.update({name for batch in batches for name in batch.names(by) or ()})
     shared = sum(count > 1 for count in workers.values())
     return float(len(references) + 1) ** -shared <= FAILURE
 
@@ -249,8 +244,7 @@ def _is_one_batch_for_all(reference: TrainingRecord, distributed: TrainingRecord
     for step in range(1, shared_steps(reference, distributed) + 1):
         batches: dict[int, Examples] = {}
         for batch in distributed.batches(step):
-            names = batch.example_ids if by == "ids" else batch.fingerprints
-            batches.setdefault(batch.replica, Counter()).update(names or ())
+            batches.setdefault(batch.replica, Counter()).update(batch.names(by) or ())
         first = next(iter(batches.values()), Counter[int | str]())
         whole = examples_of(reference, step, by) or Counter[int | str]()
         if len(batches) < 2 or not first or any(batch != first for batch in batches.values()):
@@ -287,7 +281,7 @@ def examples_of(record: TrainingRecord, step: int, by: str) -> Examples | None:
         return None
     found: Examples = Counter()
     for batch in batches:
-        names = _names(batch, by)
+        names = batch.names(by)
         if names is None and batch.size:
             return None
         found.update(names or ())

@@ -118,16 +118,16 @@ def _placed(ours: Sequence[BatchRecord], theirs: Sequence[Sequence[BatchRecord]]
     if sum(batch.size for batch in ours) != sum(batch.size for batch in flat) or not ours:
         return None
     rows: dict[object, list[int]] = {}
-    contents = [_examples(batch) for batch in (*ours, *flat)]
+    contents = [batch.examples for batch in (*ours, *flat)]
     if all(len(content) == batch.size for content, batch in zip(contents, (*ours, *flat), strict=True)):
-        for place, example in enumerate(example for batch in ours for example in _examples(batch)):
+        for place, example in enumerate(example for batch in ours for example in batch.examples):
             rows.setdefault(example, []).append(place)
         blocks = []
         for batch in flat:
-            if not all(rows.get(example) for example in _examples(batch)):
+            if not all(rows.get(example) for example in batch.examples):
                 return None
             found = []
-            for example in _examples(batch):
+            for example in batch.examples:
                 if not rows[example]:
                     return None
                 found.append(rows[example].pop(0))
@@ -141,10 +141,6 @@ def _placed(ours: Sequence[BatchRecord], theirs: Sequence[Sequence[BatchRecord]]
         blocks.append(Block(batch.replica, tuple(range(first, first + batch.size))))
         first += batch.size
     return tuple(blocks)
-
-
-def _examples(batch: BatchRecord) -> tuple[int | str, ...]:
-    return batch.fingerprints or batch.example_ids or ()
 
 
 def _placements(reference: TrainingRecord, distributed: TrainingRecord) -> Mapping[int, Placement]:

@@ -116,10 +116,7 @@ def _comes_in_passes(found: Coverage) -> bool:
 
 def _examples(rank: RankRecord, by: str) -> list[Examples]:
     """Return the examples that a worker consumed, by step."""
-    return [
-        _sum([Counter(batch.example_ids if by == "ids" else batch.fingerprints) for batch in step.batches])
-        for step in rank.steps
-    ]
+    return [_sum([Counter(batch.names(by)) for batch in step.batches]) for step in rank.steps]
 
 
 def _sum(counts: list[Examples]) -> Examples:

@@ -307,19 +307,15 @@ def _rows_by_replica(
     if len(ours) != 1 or len(theirs) != distributed.num_replicas or distributed.num_replicas < 2:
         return None
     places: dict[int | str, list[int]] = {}
-    for row, example in enumerate(_examples(ours[0])):
+    for row, example in enumerate(ours[0].examples):
         places.setdefault(example, []).append(row)
     rows: dict[int, tuple[int, ...]] = {}
     for batch in theirs:
-        found = [places[example].pop(0) for example in _examples(batch) if places.get(example)]
+        found = [places[example].pop(0) for example in batch.examples if places.get(example)]
         if len(found) != batch.size:
             return None
         rows[batch.replica] = tuple(sorted(found))
     return rows
-
-
-def _examples(batch: BatchRecord) -> tuple[int | str, ...]:
-    return batch.fingerprints or batch.example_ids or ()
 
 
 def _batches(record: TrainingRecord, step: int) -> tuple[BatchRecord, ...]:

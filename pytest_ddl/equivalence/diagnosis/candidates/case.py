@@ -345,10 +345,9 @@ def _examples(record: TrainingRecord, step: int) -> list[int | str] | None:
     if not record.batches(step):
         return None
     for batch in record.batches(step):
-        known = batch.fingerprints or batch.example_ids
-        if batch.size and not known:
+        if batch.size and not batch.examples:
             return None
-        found += known or ()
+        found += batch.examples
     return sorted(found, key=str)
 
 

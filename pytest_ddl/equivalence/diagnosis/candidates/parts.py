@@ -32,7 +32,7 @@ from pytest_ddl.equivalence.evidence.combination import Weights, solve
 from pytest_ddl.equivalence.evidence.gradients import calls
 from pytest_ddl.equivalence.evidence.observe import is_uneven, update
 from pytest_ddl.equivalence.findings import Grounds
-from pytest_ddl.records import BatchRecord, GradientStage
+from pytest_ddl.records import GradientStage
 
 MASKED = "masked-loss-normalised-per-replica"
 SCALED, INVERSE = "gradient-scaled-by-replica-count", "gradient-scaled-by-inverse-replica-count"
@@ -318,15 +318,11 @@ def _divides_by_the_batch(case: Case, source: Source) -> bool:
     run, alone = case.smaller, case.slices.get(0)
     if run is None or alone is None:
         return False
-    ours, theirs = ([_fingerprints(batch) for batch in record.batches(case.step)] for record in (alone, run))
+    ours, theirs = ([batch.examples for batch in record.batches(case.step)] for record in (alone, run))
     if ours != theirs or not all(ours):
         return False
     sliced, whole = (factor_of(case, source, source.parts[0], record) for record in (alone, run))
     return bool(sliced and whole) and is_one((sliced or 0.0) / (whole or 1.0) / case.replicas)
-
-
-def _fingerprints(batch: BatchRecord) -> tuple[int | str, ...]:
-    return batch.fingerprints or batch.example_ids or ()
 
 
 def _are_about(ratios: Sequence[float | None], desired: float) -> bool:
