@@ -46,7 +46,7 @@ def tape_of(case: Case) -> dict[int, bool]:
 
     A weight is left out if their mean is that of one device: the program may add them up or average them later.
     """
-    source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
+    source = case.computed
     if source is None:
         return {}
     summed, close = total_of(source), case.close(case.replicas)

@@ -11,7 +11,7 @@ from pytest_ddl.equivalence.checks.loss import CHECK as LOSS_EQ
 from pytest_ddl.equivalence.checks.metric import CHECK as METRIC_EQ
 from pytest_ddl.equivalence.checks.optimizer_state import CHECK as OPT_STATE
 from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
-from pytest_ddl.equivalence.diagnosis.candidates.case import Case
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Source
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     adds_up,
     computed_alone,
@@ -29,7 +29,7 @@ from pytest_ddl.equivalence.findings import Finding, Reason
 from pytest_ddl.equivalence.roles import Role, Roles
 from pytest_ddl.equivalence.verdict.judge import is_open
 from pytest_ddl.equivalence.verdict.report import Report
-from pytest_ddl.records import BatchRecord, GradientStage, TrainingRecord, VariableKind
+from pytest_ddl.records import BatchRecord, TrainingRecord, VariableKind
 
 _MOST_COPIES = 4096
 """Maximum number of examples of a batch that is made of copies."""
@@ -180,8 +180,7 @@ def examples_to_recompute(
     gradients of their examples, and these do not add up to that of one device, then it is all replicas: each may leave
     out examples because of the size of its batch.
     """
-    case = _open_case(report, step)
-    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None) if case is not None else None
+    case, source = _open_case(report, step)
     if case is None or source is None:
         return {}
     alone = computed_alone(case, source)
@@ -200,8 +199,7 @@ def pairings_to_recompute(report: Report, step: int, rows: Mapping[int, tuple[in
     That is so for the first replica whose gradient is not the one of its examples: its inputs may have the labels of
     other examples. Only the order of a tensor relative to the first one matters.
     """
-    case = _open_case(report, step)
-    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None) if case is not None else None
+    case, source = _open_case(report, step)
     if case is None or source is None:
         return []
     wrong = [replica for replica, right in computed_alone(case, source).items() if not right]
@@ -228,8 +226,7 @@ def parts_to_recompute(
     That is so if every replica computes the gradient of its examples, and these gradients do not add up to that of one
     device: a term of the loss may be a mean over the replica's examples. All replicas must have equally many.
     """
-    case = _open_case(report, step)
-    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None) if case is not None else None
+    case, source = _open_case(report, step)
     if case is None or source is None or adds_up(case, source):
         return {}
     return _in_parts(rows) if all(is_one(factor) for factor in factors_alone(case, source)) else {}
@@ -243,8 +240,7 @@ def told_to_recompute(
     That is so if no replica computes a multiple of the gradient of its examples: terms of the loss may be divided by
     the number of replicas. Only the first step begins with weights that no step changed by this number before.
     """
-    case = _open_case(report, step) if step == 1 else None
-    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None) if case is not None else None
+    case, source = _open_case(report, step) if step == 1 else (None, None)
     alone = computed_alone(case, source) if case is not None and source is not None else {}
     if not alone or any(alone.values()):
         return {}
@@ -257,8 +253,7 @@ def smaller_batch(report: Report, step: int, rows: Mapping[int, tuple[int, ...]]
     That shows whether a coupled loss is divided by the size of the global batch. The result is 0 if it need not be
     shown, or if the first examples are not those of the first replica.
     """
-    case = _open_case(report, step) if step == 1 else None
-    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None) if case is not None else None
+    case, source = _open_case(report, step) if step == 1 else (None, None)
     own = rows.get(0, ())
     if case is None or source is None or own != tuple(range(len(own))) or adds_up(case, source):
         return 0
@@ -278,8 +273,10 @@ def _in_parts(rows: Mapping[int, tuple[int, ...]]) -> Mapping[int, tuple[tuple[i
     }
 
 
-def _open_case(report: Report, step: int) -> Case | None:
-    """Return the case of a step without a recomputed cause, unless random numbers or statistics change gradients.
+def _open_case(report: Report, step: int) -> tuple[Case, Source | None] | tuple[None, None]:
+    """Return the case of a step without a recomputed cause, with the gradients that the replicas computed.
+
+    Nothing is returned if random numbers or statistics change gradients.
 
     A coupled loss counts as no cause yet: only runs on other parts distinguish it from a mean or a cut of each part.
     """
@@ -289,9 +286,9 @@ def _open_case(report: Report, step: int) -> Case | None:
         if _is_guessed(finding, report.roles) or finding.cause == "batch-coupled-loss"
     ]
     if step not in open_steps or report.reference is None or report.distributed is None or report.tolerance is None:
-        return None
+        return None, None
     case = Case.at(Comparison(report.reference, report.distributed, report.tolerance), step)
-    return None if random_sources(case) or plain_normalization(case) else case
+    return (None, None) if random_sources(case) or plain_normalization(case) else (case, case.computed)
 
 
 def _is_guessed(finding: Finding, roles: Roles) -> bool:

@@ -166,7 +166,7 @@ def without_reduction(case: Case) -> Fit | None:
     They differ afterwards, unless the variables combine what the replicas assign. The update cannot be recomputed from
     the gradient if its rule is not known, for example that of RMSprop by hand.
     """
-    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
+    source = case.computed
     apart = [motion for motion in case.weights if motion.components_differ]
     combined_later = not apart and [m for m in case.weights if not m.is_right and combines(m.variable)]
     apart = apart or combined_later or []
@@ -308,7 +308,7 @@ def _of_parts(case: Case, evidence: str) -> Fit:
     if is_uneven(case.distributed, case.step):
         return Fit("mean-of-replica-means", evidence, approximation=True)
     masked, coupled = "masked-loss-normalised-per-replica", "batch-coupled-loss"
-    source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
+    source = case.computed
     weights = solve(source.own, source.parts, case.gradient_slack) if source is not None else None
     if source is not None and (weights is None or not weights.all_positive):
         # Counts of valid examples weigh the gradients of replicas, and leave none out. A loss that selects examples

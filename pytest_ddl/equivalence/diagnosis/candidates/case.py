@@ -196,6 +196,11 @@ class Case(Comparison):
                 found.append(Source(stage, mine, kept))
         return found
 
+    @property
+    def computed(self) -> Source | None:
+        """The source of gradients as the replicas computed them; ``None`` if they were not recorded."""
+        return next((source for source in self.sources if source.stage is GradientStage.COMPUTED), None)
+
     @cached_property
     def pulls(self) -> list[Motion]:
         """:attr:`effective` with the slack of a comparison with gradients; empty if units differ."""

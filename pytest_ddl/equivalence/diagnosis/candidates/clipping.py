@@ -59,8 +59,7 @@ def clipped_parts(case: Case) -> Fit | None:
 def clipped_at_another_size(case: Case) -> Fit | None:
     """Test for a limit that was applied to 1/N (or N) times the gradient, which was scaled back afterwards."""
     for source in case.sources if case.replicas > 1 and case.pulls else ():
-        summed, close = total_of(source), case.close(case.replicas)
-        if set(summed) != set(source.own) or not all(close(i, summed[i], own) for i, own in source.own.items()):
+        if not adds_up(case, source):
             continue  # the gradients themselves have another scale
         if _received_whole(case, source):
             continue  # the whole gradient was cut, perhaps by another limit

@@ -42,7 +42,7 @@ def counted_another_number_of_times(case: Case) -> Fit | None:
     One device computes the gradient of each single example. The replica's gradient is the sum of these gradients, each
     times a whole number, times one common factor. The factor is free: a program may divide by its examples' number.
     """
-    source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
+    source = case.computed
     if source is None:
         return None
     everywhere = len(case.examples) == case.replicas
@@ -67,7 +67,7 @@ def counted_another_number_of_times(case: Case) -> Fit | None:
 
 def paired_otherwise(case: Case) -> Fit | None:
     """Test for a replica that gives its inputs the labels of other examples of its batch."""
-    source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
+    source = case.computed
     for pairing, run in case.pairings.items() if source is not None else ():
         if source is not None and factor_of(case, source, source.parts[pairing.replica], run) is not None:
             return Fit(

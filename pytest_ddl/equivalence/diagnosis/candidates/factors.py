@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Source, reproduces
-from pytest_ddl.equivalence.diagnosis.candidates.shared import total_of
+from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up
 from pytest_ddl.equivalence.evidence.arrays import Float, coefficient, difference, flat, magnitude, norm
 from pytest_ddl.equivalence.evidence.combination import global_norm
 from pytest_ddl.equivalence.evidence.effective import rate_of
@@ -132,7 +132,4 @@ def _right(case: Case) -> Source | None:
     """Return the recorded gradients closest to the update, if the replicas' add up to those of one device."""
     if not case.sources or any(not np.all(np.isfinite(t)) for m in case.weights for t in m.theirs):
         return None
-    source, close = case.sources[-1], case.close(case.replicas)
-    summed = total_of(source)
-    adds_up = set(summed) == set(source.own) and all(close(i, summed[i], own) for i, own in source.own.items())
-    return source if adds_up else None
+    return case.sources[-1] if adds_up(case, case.sources[-1]) else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Motion, agrees, reproduces
 from pytest_ddl.equivalence.diagnosis.candidates.clipping import clipped_parts
-from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up, total_of
+from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up
 from pytest_ddl.equivalence.evidence.arrays import coefficient, difference, magnitude
 from pytest_ddl.equivalence.evidence.effective import rate_of, settings_of
 from pytest_ddl.equivalence.evidence.observe import component_updates, of_kind
@@ -195,11 +195,7 @@ def _factor(motion: Motion, factors: Collection[float]) -> float | None:
 def optimizer_itself(case: Case) -> Fit | None:
     """Test for an optimizer that gets the right gradient from the replicas but computes a wrong update from it."""
     source = next((s for s in case.sources if s.stage is GradientStage.APPLIED), None)
-    if source is None or not source.own or not case.in_gradient_units:
-        return None
-    summed = total_of(source)
-    close = case.close(case.replicas)
-    if set(summed) != set(source.own) or not all(close(i, summed[i], own) for i, own in source.own.items()):
+    if source is None or not source.own or not case.in_gradient_units or not adds_up(case, source):
         return None
     # The gradient computed back from the update is right too. So the error is in the optimizer's own state.
     pulls = [m for m in case.pulls if m.variable.index in source.own]
@@ -221,12 +217,11 @@ def state_of_the_update(case: Case) -> Fit | None:
     An optimizer by hand keeps moments beside the weights. If they are wrong, they were not computed
     from the gradient only.
     """
-    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
+    source = case.computed
     off = [m for m in case.weights if not m.is_right]
     if source is None or case.replicas == 1 or any(m.components_differ for m in case.weights):
         return None
-    summed, close = total_of(source), case.close(case.replicas)
-    if set(summed) != set(source.own) or not all(close(i, summed[i], own) for i, own in source.own.items()):
+    if not adds_up(case, source):
         return None
     wrong = [m for m in case.state if not m.is_right]
     if not off or not all(any(_keeps_its_own(state, m) for state in wrong) for m in off):

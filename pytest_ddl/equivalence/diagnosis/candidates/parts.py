@@ -146,7 +146,7 @@ def mean_term(case: Case) -> Fit | None:
     The sum of the terms of all replicas is the factor ``N / (N - 1)`` times the excess of the replicas' gradients over
     that of one device. A term that is equal on all replicas does not depend on the examples: a penalty.
     """
-    source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
+    source = case.computed
     terms = _terms(case, source) if source is not None else []
     if source is None or not terms:
         return None

@@ -15,7 +15,7 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
 )
 from pytest_ddl.equivalence.evidence.observe import of_kind
 from pytest_ddl.equivalence.findings import Grounds
-from pytest_ddl.records import GradientStage, VariableKind
+from pytest_ddl.records import VariableKind
 
 
 def normalization(case: Case) -> Fit | None:
@@ -58,7 +58,7 @@ def positions(case: Case) -> Fit | None:
     the replicas explains it, then a replica finds the wrong rows in what it gathered. A replica whose gradient is
     that of its own examples did not use what it gathered.
     """
-    source = next((source for source in case.sources if source.stage is GradientStage.COMPUTED), None)
+    source = case.computed
     where = list(dict.fromkeys(_gathers(case)))
     if source is None or not where or not case.same_examples or adds_up(case, source) or not _loss_differs(case):
         return None

@@ -67,12 +67,7 @@ def plain_normalization(case: Case) -> list[str]:
 
 def total_of(source: Source) -> dict[int, Float]:
     """Map each variable to the sum of the replicas' gradients."""
-    summed = {}
-    for index in {index for part in source.parts for index in part}:
-        value = weighted_sum(source.parts, [1.0] * len(source.parts), index)
-        if value is not None:
-            summed[index] = value
-    return summed
+    return combined(source, [1.0] * len(source.parts))
 
 
 def combined(source: Source, shares: list[float]) -> dict[int, Float]:
@@ -131,7 +126,7 @@ def odd_replicas(case: Case) -> list[int]:
 
     The result is empty if that is so for all replicas, because the reason is then not how a replica treats examples.
     """
-    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
+    source = case.computed
     found = computed_alone(case, source) if source is not None else {}
     odd = [replica for replica, right in found.items() if not right]
     return odd if len(odd) < len(found) else []

@@ -10,7 +10,6 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import total_of
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude
 from pytest_ddl.equivalence.evidence.gradients import sparse_variables
 from pytest_ddl.equivalence.findings import Grounds
-from pytest_ddl.records import GradientStage
 
 _HALF_MAX = float(np.finfo(np.float16).max)
 
@@ -74,7 +73,7 @@ def sparse_rows(case: Case) -> Fit | None:
     off = [m for m in case.pulls if not m.is_right]
     if not off or not all(m.variable.index in sparse and m.ours.ndim >= 1 for m in off):
         return None
-    source = next((s for s in case.sources if s.stage is GradientStage.COMPUTED), None)
+    source = case.computed
     if source is None:
         return None
     names = ", ".join(m.variable.name for m in off[:3])
