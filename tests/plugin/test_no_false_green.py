@@ -14,6 +14,14 @@ pytestmark = pytest.mark.slow
 PROJECT = {
     "conftest.py": """
         import pytest, pytest_ddl
+        from pytest_ddl.items import on_ranks
+
+        PATIENCE = on_ranks.SKIP_PATIENCE
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_setup(item):
+            # The other rank never answers, so nothing comes later.
+            on_ranks.SKIP_PATIENCE = 0.5 if "while_the_other_waits" in item.name else PATIENCE
 
         @pytest.hookimpl(tryfirst=True)
         def pytest_pyfunc_call(pyfuncitem):
