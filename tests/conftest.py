@@ -87,9 +87,14 @@ def warm_server() -> Server:
     return warm.wait_until_ready(key)
 
 
+@pytest.fixture
+def warm_sessions(warm_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the sessions that a test starts fork their zygotes from the warm server."""
+    monkeypatch.setenv("PYTEST_DDL_WARM", "1")
+
+
 @pytest.fixture(autouse=True)
-def warm_sessions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def warm_sessions_of_pytester(request: pytest.FixtureRequest) -> None:
     """Let the sessions that a slow test runs by pytester use the warm server."""
     if "pytester" in request.fixturenames and request.node.get_closest_marker("slow") is not None:
-        request.getfixturevalue("warm_server")
-        monkeypatch.setenv("PYTEST_DDL_WARM", "1")
+        request.getfixturevalue("warm_sessions")

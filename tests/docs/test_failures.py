@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pytest_ddl.cluster.warm import servers as warm
 from pytest_ddl.equivalence.causes import CAUSES
 from tests.docs.failures.page import HEAD, PAGE, check, report_of, section, sections
 from tests.docs.failures.programs import FAILURES, Failure
@@ -34,20 +31,10 @@ def test_the_page_has_every_failure_with_its_program() -> None:
         assert failure.cause in CAUSES
 
 
-@pytest.fixture(scope="module")
-def warm_server() -> Iterator[None]:
-    """A warm server for the programs of this file, which ends with them."""
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ddl-") as folder:
-        patch.setenv("XDG_RUNTIME_DIR", folder)
-        patch.setenv("PYTEST_DDL_WARM", "1")
-        yield
-        warm.stop()
-
-
 # One run of pytest with all other plugins, and one with pytest-xdist, run for each commit.
 @pytest.mark.nightly(each_commit=("initial",))
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_server")
+@pytest.mark.usefixtures("warm_sessions")
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.cause)
 def test_the_report_is_what_the_code_prints_and_the_mended_program_passes(failure: Failure, tmp_path: Path) -> None:
     result = check(failure, tmp_path, mended=False)

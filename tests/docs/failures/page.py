@@ -41,7 +41,7 @@ This page is generated:
 
 def check(failure: Failure, folder: Path, *, mended: bool) -> subprocess.CompletedProcess[str]:
     """Run ``pytest-ddl check`` on a program with a mistake, or on the mended one."""
-    environ = {**os.environ, "PYTHONPATH": str(_ROOT), "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+    environ = {**os.environ, "PYTEST_ADDOPTS": "-p no:cacheprovider"}
     (folder / "train.py").write_text(failure.program(mended=mended), encoding="utf-8")
     if failure.before:
         subprocess.run([sys.executable, "-c", dedent(failure.before)], cwd=folder, env=environ, check=True, timeout=120)
@@ -72,6 +72,7 @@ def sections(page: str) -> dict[str, str]:
 
 
 def main() -> None:
+    os.environ["PYTHONPATH"] = str(_ROOT)
     parts = [HEAD]
     for failure in FAILURES:
         with tempfile.TemporaryDirectory() as folder:
