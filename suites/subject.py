@@ -166,6 +166,11 @@ def scale_of(optimizer: Any) -> float:
     return float(scaled(importlib.import_module("tensorflow").constant(1.0))) if scaled else 1.0
 
 
+def compiles_clones() -> bool:
+    """Return whether a clone of a model is compiled as the model is, which tf_keras does not promise."""
+    return name() == KERAS_3
+
+
 def clips_sums() -> bool:
     """Return whether gradients are clipped after they are summed over replicas. Keras 3 has entries for it."""
     return name() == TF_KERAS
