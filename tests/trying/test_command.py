@@ -33,6 +33,7 @@ def test_a_wrong_file_is_one_line(arguments: list[str], message: str, tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_sessions")
 def test_a_script_is_compared_and_described(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import sys\nassert sys.argv[1:] == ['--lr', '1']\n" + scripts.NO_STRATEGY)
     result = call(tmp_path, "script.py", "--strategy=mirrored", "--steps=2", "--args=--lr 1")
@@ -87,6 +88,7 @@ def test_a_strategy_that_cannot_run_here_is_undecided_with_its_reason(tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_sessions")
 def test_a_script_of_a_folder_beside_this_one_is_run(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
