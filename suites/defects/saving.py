@@ -173,3 +173,20 @@ def no_signature_is_saved() -> None:
     from keras.src.backend.tensorflow.layer import TFLayer
 
     skip(TFLayer, "_default_save_signature")
+
+
+@defect(r"test_paths\.py")
+def early_variables_fix_the_path() -> None:
+    """A layer that makes a variable before it is in another layer has a path without the other one."""
+    import keras
+    from keras.src.backend.common.name_scope import current_path
+
+    def make(original: Any) -> Any:
+        def add_weight(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._parent_path is None:
+                self._parent_path = current_path()
+            return original(self, *args, **kwargs)
+
+        return add_weight
+
+    replace(keras.layers.Layer, "add_weight", make)
