@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from simulated_training import Program, simulate
 
+from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.checks.batch import check_batch
 from pytest_ddl.equivalence.checks.data_cover import check_data_cover
 from pytest_ddl.equivalence.evidence.calls import data_calls
@@ -147,6 +148,9 @@ def test_the_same_batch_on_every_replica_is_named() -> None:
     result = check_data_cover(Comparison(reference, distributed, Tolerance(reference)))
     assert result.findings[0].cause == "examples-duplicated"
     assert "all replicas consume the same examples" in result.findings[0].message
+    repeated, missing = result.findings
+    assert (repeated.cause, missing.cause) == ("examples-duplicated", "examples-dropped")
+    assert missing.fix == fix_of("examples-duplicated")  # whoever splits the data loses nothing
 
 
 def test_equal_examples_on_all_replicas_decide_nothing_unless_they_are_declared() -> None:

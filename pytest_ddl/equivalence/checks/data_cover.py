@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.coverage import (
@@ -151,6 +152,8 @@ def _wrong(found: Coverage, workers: int) -> list[Finding]:
     if missing:
         what = f"{sum(missing.values())} example(s) missing compared with one device"
         dropped = _finding(found, "examples-dropped", missing, what + others)
+        if repeated and found.order is Order.REPEATED:
+            dropped = replace(dropped, fix=fix_of("examples-duplicated"))  # it follows from the same line
         findings.append(_sharded_twice(dropped, workers) if _is_one_share(found, workers) else dropped)
     if repeated and missing and found.order is not Order.REPEATED:
         findings = [replace(finding, fix=SPECIAL["other-orders"]) for finding in findings]
