@@ -29,7 +29,10 @@ def loss_is_divided_twice() -> None:
     replace(loss, "scale_loss_for_distribution", lambda original: lambda value: original(original(value)))
 
 
-@defect(r"test_losses\.py::test_(regularization)|test_models_of_users\.py::test_a_penalty")
+@defect(
+    r"test_losses\.py::test_(regularization)|test_models_of_users\.py::test_a_penalty"
+    r"|test_penalties\.py::test_a_regularizer_of_weights"
+)
 def regularization_counts_twice() -> None:
     """Losses of layers are added twice."""
     import keras
@@ -39,6 +42,17 @@ def regularization_counts_twice() -> None:
 
     replace(keras.Layer, "_get_own_losses", make)
     replace(keras.Layer, "_get_regularization_losses", make)
+
+
+@defect(r"test_penalties\.py::test_a_regularizer_of_outputs")
+def outputs_are_not_penalized() -> None:
+    """Layers ignore their regularizer of outputs."""
+    import keras
+
+    def make(original: Any) -> Any:
+        return lambda self, *given, **options: original(self, *given, **{**options, "activity_regularizer": None})
+
+    replace(keras.Layer, "__init__", make)
 
 
 @defect(r"test_losses\.py::test_(class_weights|loss_object|mean_divides)")
