@@ -100,6 +100,16 @@ def results_of_metrics_are_doubled() -> None:
         _doubles(owner, "result")
 
 
+@defect(r"test_pooling\.py")
+def pooling_returns_twice_its_windows() -> None:
+    """Layers that pool return twice what they should."""
+    from keras import layers
+
+    for name, kind in vars(layers).items():
+        if "Pooling" in name and kind is getattr(layers, kind.__name__):
+            _doubles(kind, "call")
+
+
 @defect(r"test_metric_parameters\.py::test_a_metric_of")
 def metrics_keep_their_state() -> None:
     """Metrics do not begin again."""

@@ -20,7 +20,10 @@ END, OUTPUTS = "_regularizer", "activity_regularizer"
 FURTHER = (
     Layer("Embedding", {"input_dim": 3, "output_dim": 2}, (5,)),
     Layer("ReversibleEmbedding", {"input_dim": 3, "output_dim": 2}, (5,)),
-    *(Layer(f"LocallyConnected{n}D", {"filters": 2, "kernel_size": 2}, (5, 4) if n == 1 else (4, 4, 2)) for n in (1, 2)),
+    *(
+        Layer(f"LocallyConnected{n}D", {"filters": 2, "kernel_size": 2}, (5, 4) if n == 1 else (4, 4, 2))
+        for n in (1, 2)
+    ),
     Layer("ConvLSTM2D", {"filters": 2, "kernel_size": 2}, (2, 4, 4, 2)),
     Layer("ConvLSTM3D", {"filters": 2, "kernel_size": 2}, (2, 3, 3, 3, 2)),
 )
