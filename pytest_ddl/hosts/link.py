@@ -187,9 +187,10 @@ class HostLink:
         said, status = self.said(), None
         with contextlib.suppress(OSError):
             deadline = time.monotonic() + _END_WAIT
-            while self.pid is not None and status is None and time.monotonic() < deadline:
+            # The log may be removed meanwhile.
+            while (pid := self.pid) is not None and status is None and time.monotonic() < deadline:
                 # Leave the process to be waited for by execnet.
-                ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if ended is None:
                     time.sleep(0.01)
                 else:
