@@ -110,6 +110,27 @@ def pooling_returns_twice_its_windows() -> None:
             _doubles(kind, "call")
 
 
+@defect(r"test_convolutions\.py")
+def convolutions_are_doubled() -> None:
+    """Convolutions return twice what they should."""
+    from keras import layers
+
+    for name, kind in vars(layers).items():
+        if name.endswith(("Conv1D", "Conv2D", "Conv3D", "DTranspose")) and "Conv" in name:
+            _doubles(kind, "call")
+
+
+@defect(r"test_operations\.py::test_an_operation")
+def operations_are_doubled() -> None:
+    """Operations return twice what NumPy returns."""
+    import numpy as np
+    from keras import ops
+
+    for name, operation in list(vars(ops).items()):
+        if callable(operation) and hasattr(np, name):
+            _doubles(ops, name)
+
+
 @defect(r"test_metric_parameters\.py::test_a_metric_of")
 def metrics_keep_their_state() -> None:
     """Metrics do not begin again."""
