@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from suites.parameters.spaces import Wrong
+from suites.tables.operation_calls import CALLS
 
 pytestmark = [
     pytest.mark.ddl(strategies=["one_device"], keras="keras"),
@@ -123,3 +124,22 @@ def test_an_operation_along_axes_is_that_of_numpy(ddl_strategy):
                         asked += 1
     wrong.check()
     assert asked
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_operation_takes_the_arguments_of_numpy(name, ddl_strategy):
+    from suites.subject import keras
+
+    operation, wrong = getattr(keras.ops, name, None), Wrong()
+    if operation is None:
+        pytest.skip(f"this version has no {name}")
+    for values, options in CALLS[name]:
+        if not options.keys() <= inspect.signature(operation).parameters.keys():
+            continue
+        wanted = expected(getattr(np, name), *values, **options)
+        with wrong.of(*(one for one in values if np.size(one) < 4), options):
+            found = operation(*values, **options)
+            pairs = zip(found, wanted, strict=True) if isinstance(wanted, (list, tuple)) else [(found, wanted)]
+            for one, other in pairs:
+                same(one, other)
+    wrong.check()
