@@ -299,6 +299,19 @@ def test_shares_of_a_sum_that_are_averaged_have_a_fix_of_their_own() -> None:
         assert "VariableAggregation.SUM" in (finding.fix or "")
 
 
+def test_parts_of_which_only_the_first_is_read_are_advised_to_be_added_up() -> None:
+    def part(replica: int, _step: int, value: Array) -> Array:
+        return value * (0.25 + 0.5 * replica)
+
+    declared = {"synchronization": "on_read", "aggregation": "only_first_replica"}
+    (finding,) = _both(part, **declared).findings
+    assert (finding.cause, finding.exact) == ("state-not-aggregated", True)
+    assert finding.fix == SPECIAL["parts-read-from-one"]
+    (of_layer,) = _both(part, **declared, of_keras=True).findings
+    (no_part,) = _both(lambda replica, step, value: part(replica, step, value) + 0.1 * step, **declared).findings
+    assert SPECIAL["parts-read-from-one"] not in (of_layer.fix, no_part.fix)
+
+
 def test_state_that_every_replica_adds_in_full() -> None:
     reference, distributed = pair(TWO)
 

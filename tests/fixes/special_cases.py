@@ -224,6 +224,21 @@ CASES = (
         )
     ),
     Case(
+        "parts-read-from-one",
+        LOOP,
+        "scope",
+        """
+        on_read, first = tf.VariableSynchronization.ON_READ, tf.VariableAggregation.ONLY_FIRST_REPLICA
+        state = tf.Variable(start, trainable=False, synchronization=on_read, aggregation=first)
+        """,
+        given={
+            "before": "start = 0.0",
+            "watched": _STATE["watched"],
+            "after": "state.assign_add(tf.reduce_sum(tf.abs(x)))",
+        },
+        cause="state-not-aggregated",
+    ),
+    Case(
         "parts-of-a-value",
         LOOP,
         "value",

@@ -125,6 +125,13 @@ SPECIAL: Mapping[str, Fix] = {
         "The sum of the replicas' own values is not the value of the whole batch.", " / context.num_replicas_in_sync"
     ),
     "not-the-first": _of_others("Its aggregation keeps only the value of the first replica."),
+    "parts-read-from-one": Fix(
+        "Declare aggregation=tf.VariableAggregation.SUM, which adds up the replicas' parts when the state is read.",
+        """
+        on_read, added = tf.VariableSynchronization.ON_READ, tf.VariableAggregation.SUM
+        state = tf.Variable(start, trainable=False, synchronization=on_read, aggregation=added)
+        """,
+    ),
     "neither": _of_others("Neither the mean nor the sum of the replicas' own values is that of the whole batch."),
     "condition": Fix(_CONDITION),
     "shares-or-condition": Fix(

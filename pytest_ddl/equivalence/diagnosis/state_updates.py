@@ -91,6 +91,9 @@ def of_a_reduction(comparison: Comparison, place: Place, theirs: VariableRecord)
     kind, number = declared(theirs), comparison.distributed.num_replicas
     if kind == "mean" and _multiple(comparison, place, theirs, 1 / number):
         return Diagnosis(NOT_AGGREGATED, _SHARES, grounds=Grounds.RECOMPUTED, fix=SPECIAL["averaged-shares"])
+    if kind == "first" and _adds_up(comparison, place, theirs):
+        evidence = f"the parts of the {number} replicas add up to the value of one device, and only the first is read"
+        return Diagnosis(NOT_AGGREGATED, evidence, grounds=Grounds.RECOMPUTED, fix=SPECIAL["parts-read-from-one"])
     if _multiple(comparison, place, theirs, float(number)):
         evidence = f"it changes by {number} times as much as on one device, and there are {number} replicas"
         return Diagnosis(SCALED, evidence, grounds=Grounds.RECOMPUTED)
@@ -202,6 +205,20 @@ def _multiple(comparison: Comparison, place: Place, theirs: VariableRecord, numb
     change = np.subtract(after, before, dtype=np.float64)
     others = np.subtract(read[1][0][2], read[0][0][2], dtype=np.float64)
     return bool(np.any(change)) and difference(others, number * change).error <= max(1.0, number) * place.bound.value
+
+
+def _adds_up(comparison: Comparison, place: Place, theirs: VariableRecord) -> bool:
+    """Return whether each replica holds a part of the value of one device, which only a read could add up."""
+    ours = comparison.reference.value(place.variable.index, place.step)
+    parts = [
+        np.asarray(value) for _rank, _replica, value in comparison.distributed.components(theirs.index, place.step)
+    ]
+    if not is_read_on_demand(theirs) or theirs.of_keras or len(parts) < 2 or ours is None or not is_numeric(ours):
+        return False
+    if not all(is_numeric(part) and part.shape == ours.shape for part in parts):
+        return False
+    total = np.sum([part.astype(np.float64) for part in parts], axis=0)
+    return difference(total, np.asarray(ours, np.float64)).error <= len(parts) * place.bound.value
 
 
 def _is_sum_of_equal_values(comparison: Comparison, place: Place, theirs: VariableRecord) -> bool:
