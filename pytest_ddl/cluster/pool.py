@@ -45,8 +45,8 @@ class _Warm:
     servers: bool = False
     """True if its processes run TensorFlow servers."""
     uses: int = 0
-    until: float = math.inf
-    """Time of :func:`time.monotonic` after which the cluster is not leased, because its ranks may exit."""
+    idle_since: float = math.inf
+    """Time of :func:`time.monotonic` from which its ranks wait no longer than :data:`IDLE_LIMIT` for a request."""
 
     @property
     def holds_gpus(self) -> bool:
@@ -228,10 +228,10 @@ class Pool:
     def _take(self, key: tuple[str, str, bool]) -> _Warm | None:
         self._end_idle()
         warm = self._warm.pop(key, None)
-        if warm is None or warm.until == math.inf:
+        if warm is None or warm.idle_since == math.inf:
             return warm
         # Before its first request, a test may need longer than the ranks wait: it imports TensorFlow, for example.
-        if time.monotonic() < warm.until - (IDLE_LIMIT - _IDLE_MARGIN) + _SETTLED:
+        if time.monotonic() < warm.idle_since + _SETTLED:
             warm.cluster.stay()
             return warm
         with contextlib.suppress(LaunchError):
@@ -245,7 +245,7 @@ class Pool:
         """End clusters that were idle for too long, and clean up those whose processes have ended."""
         now = time.monotonic()
         for key, warm in list(self._warm.items()):
-            if now > warm.until or not warm.cluster.alive:
+            if now > warm.idle_since + IDLE_LIMIT - _IDLE_MARGIN or not warm.cluster.alive:
                 del self._warm[key]
                 warm.close()
 
@@ -258,7 +258,7 @@ class Pool:
             with contextlib.suppress(LaunchError):
                 warm.cluster.settle(limit)
             ends = limit is not None and not warm.cluster.next_item
-            warm.until = time.monotonic() + IDLE_LIMIT - _IDLE_MARGIN if ends else math.inf
+            warm.idle_since = time.monotonic() if ends else math.inf
             clean = not (warm.cluster.dirty or warm.cluster.retired)
         if keep and clean and warm.uses < MAX_USES and not awaited and key not in self._warm:
             self._warm[key] = warm

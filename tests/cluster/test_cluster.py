@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import queue
 import sys
 import threading
 import time
@@ -17,8 +18,8 @@ import pytest
 from pytest_ddl.cluster import ship
 from pytest_ddl.cluster.cluster import Cluster, ClusterError
 from pytest_ddl.cluster.local_launcher import LocalLauncher
-from pytest_ddl.cluster.protocol import RequestKind
-from pytest_ddl.cluster.worker import current_rank, current_strategy
+from pytest_ddl.cluster.protocol import Request, RequestKind
+from pytest_ddl.cluster.worker import Worker, current_rank, current_strategy
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.strategies.spec import StrategySpec
@@ -196,6 +197,21 @@ def test_ranks_that_nobody_asks_for_anything_end_by_themselves(harness: Harness)
         assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
         assert [cluster.wait_for_exit(index) for index in range(2)] == [0, 0]
         assert not cluster.alive
+
+
+def test_a_rank_that_is_told_to_stay_waits_without_a_limit() -> None:
+    class Waiting(queue.SimpleQueue[Request]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Request:
+            limits.append(timeout)
+            return super().get(block, timeout)
+
+    limits: list[float | None] = []
+    worker, asked = object.__new__(Worker), Request(1, RequestKind.CALL)
+    worker._requests, worker._idle_limit = Waiting(), FAR
+    for request in (Request(0, RequestKind.STAY), asked):
+        worker._requests.put(request)
+    assert worker._wait() is asked
+    assert limits == [FAR, None]
 
 
 def test_a_strategy_that_cannot_be_built_says_why(harness: Harness) -> None:
