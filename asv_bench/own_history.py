@@ -5,8 +5,9 @@ own benchmarks, in the environment of this interpreter. ``asv run`` would instal
 of today cannot call the plugin of old commits. Commits are measured in an order in which each one halves a gap, so that
 a run that was cut off has measured the whole range. The next run continues after it.
 
-``collect`` writes what was measured to ``docs/own-history.json``, from which ``python -m docs.tables`` makes the table
-of the page.
+``collect`` adds what was measured to ``docs/own-history.json``, from which ``python -m docs.tables`` makes the tables
+of the page. With ``--bench`` it takes the values of these benchmarks only: a value that needs a quiet machine may have
+been measured in another run than one that does not.
 """
 
 from __future__ import annotations
@@ -106,17 +107,24 @@ def series(content: dict[str, Any]) -> Iterator[tuple[str, float]]:
                 yield (short if parameter is None else f"{short}({parameter.strip(chr(39))})"), value
 
 
-def collect(results: Path) -> dict[str, Any]:
-    """Return the values of each measured commit, in the order of the branch."""
-    measured = results_of(results)
-    rows = []
-    for line in git("log", "--first-parent", "--reverse", "--format=%H %cs", "HEAD").splitlines():
-        commit, day = line.split()
-        if commit in measured:
-            values = {name: float(f"{value:.4g}") for name, value in sorted(series(measured[commit]))}
-            rows.append({"commit": commit[:8], "date": day, "values": values})
-    machine = json.loads(next(results.glob("*/machine.json")).read_text("utf-8"))
-    return {"machine": f"{machine['cpu']}, {machine['ram']}", "commits": rows}
+def collect(results: Path, bench: str, published: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of each measured commit, in the order of the branch, and what is published already.
+
+    :param bench: regular expression of the benchmarks, as for ``asv run``.
+    :raises SystemExit: if another machine has measured what is published.
+    """
+    described = json.loads(next(results.glob("*/machine.json")).read_text("utf-8"))
+    machine = f"{described['cpu']}, {described['ram']}"
+    if machine != published["machine"]:
+        raise SystemExit(f"{machine} has measured {results}, and {published['machine']} what is published")
+    values = {row["commit"]: row["values"] for row in published["commits"]}
+    for commit, content in results_of(results).items():
+        chosen = {name: row for name, row in content["results"].items() if re.search(bench, name)}
+        found = {name: float(f"{value:.4g}") for name, value in series({**content, "results": chosen})}
+        values[commit[:8]] = dict(sorted((values.get(commit[:8], {}) | found).items()))
+    dated = (line.split() for line in git("log", "--first-parent", "--reverse", "--format=%H %cs", "HEAD").splitlines())
+    rows = [{"commit": c[:8], "date": day, "values": values[c[:8]]} for c, day in dated if c[:8] in values]
+    return {"machine": machine, "commits": rows}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,7 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     results = options.results.resolve()
     if options.command == "collect":
-        NUMBERS.write_text(json.dumps(collect(results), indent=1) + "\n", "utf-8")
+        published = json.loads(NUMBERS.read_text("utf-8"))
+        NUMBERS.write_text(json.dumps(collect(results, options.bench, published), indent=1) + "\n", "utf-8")
         return 0
 
     commits = git("rev-list", "--first-parent", "--reverse", f"{options.first}^..{options.last}").split()

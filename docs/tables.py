@@ -274,22 +274,30 @@ def refusals_table() -> str:
     return _table(("reason", "what is refused"), rows)
 
 
-OWN_HISTORY = {
+OWN_MEMORY = {
     f"{kind}, {strategy}": (f"Rank.track_{kind}_memory({strategy})", "MB")
     for kind in ("private", "proportional")
     for strategy in ("mirrored", "multi_worker_mirrored")
 }
-"""Columns of the history of the harness -> the series in ``own-history.json``, and its unit."""
+"""Columns of the memory of a rank -> the series in ``own-history.json``, and its unit."""
+OWN_TIMES = {
+    "fresh cluster of 2": ("FreshCluster.track_median(2)", "s"),
+    "one more test, mirrored": ("NextTest.track_median(mirrored)", "ms"),
+    "one more test, multi_worker_mirrored": ("NextTest.track_median(multi_worker_mirrored)", "ms"),
+    "in pytest alone": ("NextTest.track_median(plain)", "ms"),
+}
+"""Columns of the times of the harness."""
 
 
-def own_history_table() -> str:
-    """Return the table of the measured commits of this repository, the newest first."""
+def own_history_table(columns: Mapping[str, tuple[str, str]]) -> str:
+    """Return the table of the commits of this repository at which some series was measured, the newest first."""
     rows = []
     for row in reversed(json.loads(Path(__file__).with_name("own-history.json").read_text("utf-8"))["commits"]):
-        values = [(row["values"].get(name), unit) for name, unit in OWN_HISTORY.values()]
+        values = [(row["values"].get(name), unit) for name, unit in columns.values()]
         cells = ["" if value is None else f"{value:.3g} {unit}" for value, unit in values]
-        rows.append((row["date"], _code(row["commit"]), *cells))
-    return _table(("day", "commit", *OWN_HISTORY), rows)
+        if any(cells):
+            rows.append((row["date"], _code(row["commit"]), *cells))
+    return _table(("day", "commit", *columns), rows)
 
 
 def _summary(docstring: str) -> str:
@@ -356,7 +364,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "gate-options": partial(command_help, "gate"),
     "forecast-options": partial(command_help, "forecast"),
     "refusals": refusals_table,
-    "own-history": own_history_table,
+    "own-memory": partial(own_history_table, OWN_MEMORY),
+    "own-times": partial(own_history_table, OWN_TIMES),
     "api-tests": partial(api_table, "pytest_ddl"),
     "api-bench": partial(api_table, "pytest_ddl.bench"),
     "api-conformance": partial(api_table, "pytest_ddl.conformance"),

@@ -72,21 +72,43 @@ def test_a_commit_is_measured_if_it_has_each_benchmark_that_is_asked_for(own: An
     assert not own.is_measured("d", tmp_path, "^harness.A")
 
 
-def test_commits_are_in_the_order_of_the_branch(own: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def measured(own: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of asv with two commits and two benchmarks."""
     monkeypatch.setattr(own, "git", lambda *_: "b 2026-01-01\na 2026-01-02\nc 2026-01-03\n")
     (tmp_path / "machine").mkdir()
     (tmp_path / "machine/machine.json").write_text(json.dumps({"cpu": "two cores", "ram": "24GiB"}))
+    results = {"harness.Recording.track_ratio": [[1.23456], [], "1"], "harness.Rank.track_memory": [[30.0], [], "1"]}
     for commit in "ab":
-        content = asv_file(commit, {"harness.Recording.track_ratio": [[1.23456], [], "1"]})
-        (tmp_path / f"machine/{commit}-environment.json").write_text(json.dumps(content))
-    found = own.collect(tmp_path)
+        (tmp_path / f"machine/{commit}-environment.json").write_text(json.dumps(asv_file(commit, results)))
+    return tmp_path
+
+
+def test_commits_are_in_the_order_of_the_branch(own: Any, measured: Path) -> None:
+    published = {"machine": "two cores, 24GiB", "commits": []}
+    found = own.collect(measured, "Recording", published)
     assert [(row["commit"], row["values"]) for row in found["commits"]] == [
         ("b", {"Recording.track_ratio": 1.235}),
         ("a", {"Recording.track_ratio": 1.235}),
     ]
 
 
+def test_what_is_published_stays_beside_what_is_measured(own: Any, measured: Path) -> None:
+    before = [{"commit": name, "date": "", "values": {"Rank.track_memory": 20.0}} for name in "ac"]
+    found = own.collect(measured, "Recording", {"machine": "two cores, 24GiB", "commits": before})
+    assert [(row["commit"], row["values"]) for row in found["commits"]] == [
+        ("b", {"Recording.track_ratio": 1.235}),
+        ("a", {"Rank.track_memory": 20.0, "Recording.track_ratio": 1.235}),
+        ("c", {"Rank.track_memory": 20.0}),
+    ]
+
+
+def test_machines_are_not_mixed(own: Any, measured: Path) -> None:
+    with pytest.raises(SystemExit, match="has measured"):
+        own.collect(measured, "Recording", {"machine": "four cores, 24GiB", "commits": []})
+
+
 def test_the_published_history_has_at_least_25_commits() -> None:
     commits = json.loads((ROOT / "docs/own-history.json").read_text("utf-8"))["commits"]
-    assert len(commits) >= 25
+    assert sum("Rank.track_private_memory(mirrored)" in row["values"] for row in commits) >= 25
     assert len({row["commit"] for row in commits}) == len(commits)
