@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
-import random
 import socket
 import time
 from dataclasses import dataclass, field
@@ -196,9 +196,9 @@ class PortLease:
             raise LaunchError(cannot_start(error)) from None
 
     def _take(self, count: int) -> None:
-        # Random numbers of the operating system, because a test that seeds `random` must not make two runs collide.
-        order = random.Random(os.urandom(8)).sample(range(FIRST_PORT, LAST_PORT), LAST_PORT - FIRST_PORT)
-        for port in order:
+        # A random number of the operating system, because a test that seeds `random` must not make two runs collide.
+        first = FIRST_PORT + int.from_bytes(os.urandom(8), "little") % (LAST_PORT - FIRST_PORT)
+        for port in itertools.chain(range(first, LAST_PORT), range(FIRST_PORT, first)):
             if len(self._held) == count:
                 break
             held = _lease(port)

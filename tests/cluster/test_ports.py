@@ -83,6 +83,15 @@ def test_a_lease_of_nothing_is_empty() -> None:
     assert PortLease(0).ports == ()
 
 
+def test_a_lease_finds_the_ports_before_its_first_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "FIRST_PORT", 17_410)
+    monkeypatch.setattr(resources, "LAST_PORT", 17_414)
+    leases = [PortLease(2), PortLease(2)]
+    assert sorted(port for lease in leases for port in lease.ports) == [17_410, 17_411, 17_412, 17_413]
+    for lease in leases:
+        lease.release()
+
+
 def test_seeding_random_does_not_make_two_leases_equal() -> None:
     import random
 
