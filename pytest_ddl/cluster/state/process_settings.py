@@ -83,8 +83,12 @@ def _umask() -> int:
     return mask
 
 
+# Python makes an enumeration member of each number anew, which takes longer than the handlers.
+_SIGNALS = tuple(map(int, signal.valid_signals()))
+
+
 def _handlers() -> dict[int, Any]:
-    return {number: signal.getsignal(number) for number in signal.valid_signals()}
+    return {number: signal.getsignal(number) for number in _SIGNALS}
 
 
 def _set_handlers(handlers: Mapping[int, Any]) -> None:
@@ -167,13 +171,16 @@ def _numpy(np: Any) -> dict[str, ProcessSetting]:
     return {
         "floating point errors": ProcessSetting(np.geterr, lambda value: np.seterr(**value)),
         "print options": ProcessSetting(np.get_printoptions, lambda value: np.set_printoptions(**value)),
-        "random state": ProcessSetting(lambda: _plain(np.random.get_state()), np.random.set_state),
+        "random state": ProcessSetting(
+            lambda: _plain(np.random.get_state()),
+            lambda state: np.random.set_state((state[0], np.frombuffer(state[1], np.uint32), *state[2:])),
+        ),
     }
 
 
 def _plain(state: Any) -> Any:
-    """Make a state of NumPy's generator that can be compared with ``==`` and that NumPy accepts."""
-    return (state[0], state[1].tolist(), *state[2:])
+    """Make a state of NumPy's generator that can be compared with ``==``."""
+    return (state[0], state[1].tobytes(), *state[2:])
 
 
 def _tensorflow(tf: Any) -> dict[str, ProcessSetting]:
