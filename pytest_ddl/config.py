@@ -139,6 +139,13 @@ OPTIONS: tuple[Option, ...] = (
         parse=parse_megabytes,
     ),
     Option("timeout", 120.0, "Deadline of one test on all its ranks, in seconds", "SECONDS", parse=parse_seconds),
+    Option(
+        "start-timeout",
+        120.0,
+        "Deadline of the import of TensorFlow, and of the start of the ranks of a cluster after it, in seconds",
+        "SECONDS",
+        parse=parse_seconds,
+    ),
     Option("keras", "keras", "Package that provides tf.keras in the workers", choices=("keras", "tf_keras")),
     Option(
         "launcher",

@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from pytest_ddl.hosts.project import Project
     from pytest_ddl.hosts.transport import MakeTransport
 
-START_TIMEOUT = 120.0
-"""Seconds allowed for starting a cluster. It is long because other ranks can keep the machine busy."""
-
 
 class Harness:
     """Strategies, machine and pool of clusters of one process. Nothing is started before a ddl test needs it."""
@@ -285,7 +282,7 @@ class Harness:
             spec,
             self.registry[spec.name],
             device=self.device_for(spec, mark),
-            timeout=START_TIMEOUT,
+            timeout=self.start_timeout,
             fresh=fresh or mark.is_alone,
             environ={**keras_environ(mark.keras), **(environ or {})},
             make_arguments=self._make_arguments(spec, mark),
@@ -305,6 +302,11 @@ class Harness:
     def timeout(self, mark: DdlMark) -> float:
         """Return the time limit of a test in seconds."""
         return float(mark.timeout if mark.timeout is not None else self.settings["timeout"])
+
+    @property
+    def start_timeout(self) -> float:
+        """Seconds allowed for starting a cluster. They are many because other ranks can keep the machine busy."""
+        return float(self.settings["start-timeout"])
 
     def build_here(self, definition: StrategyDefinition, context: BuildContext) -> Any:
         """Build a strategy in this process, once for each variant. Debuggers need this.
@@ -327,7 +329,7 @@ class Harness:
         spec = self.registry.default("one_device")
         deadline = time.monotonic() + self.settings["timeout"]
         with self.pool.lease(
-            spec, self.registry[spec.name], device="cpu", timeout=START_TIMEOUT, fresh=True
+            spec, self.registry[spec.name], device="cpu", timeout=self.start_timeout, fresh=True
         ) as cluster:
             (answer,) = cluster.ask(RequestKind.CALL, ship.pack(count_devices), deadline=deadline)
         if not answer.ok:

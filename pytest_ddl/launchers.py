@@ -36,7 +36,9 @@ def chosen_launcher(
         raise settings.error("launcher", error) from None
     if name in transports:
         copied = project() if settings["sync"] else None
-        return name, launcher_over(name, transports[name], given, settings["hosts"], copied)
+        return name, launcher_over(
+            name, transports[name], given, settings["hosts"], copied, start_timeout=settings["start-timeout"]
+        )
     if name not in launchers:
         raise settings.error("launcher", f"no such launcher; valid: {', '.join([*launchers, *transports])}")
     if settings["sync"]:
@@ -90,6 +92,15 @@ def built_in_launchers(
 
             source = WarmZygotes()
         isolated = settings["network"] == "isolated"
-        return LocalLauncher(environ, folder, address, isolated=isolated, shared=shared, warm=source, also=also)
+        return LocalLauncher(
+            environ,
+            folder,
+            address,
+            isolated=isolated,
+            shared=shared,
+            warm=source,
+            also=also,
+            start_timeout=settings["start-timeout"],
+        )
 
     return {"local": local}

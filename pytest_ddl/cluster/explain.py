@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from pytest_ddl.cluster.obstacles import limits
+from pytest_ddl.cluster.obstacles import LONGER, limits
 from pytest_ddl.cluster.protocol import Failure
 from pytest_ddl.tracebacks import threads_in
 
@@ -133,12 +133,18 @@ def start_error(spec: str, answers: Sequence[Answer]) -> ClusterError:
             why = f"{failure.type}: {failure.message}" if failure else answer.describe_end()
             lines.append(f"{answer.task}: {why}")
     text = f"{spec} could not be started; " + "; ".join(lines)
+    text += f"; {LONGER}" if is_late(answers) else ""
     output = "\n".join(answer.stderr for answer in answers)
     if any(words in text + output for words in ("Could not start gRPC server", "Address already in use")):
         return PortTakenError(text)
     traces = [answer.failure.traceback for answer in answers if answer.failure and answer.failure.traceback]
     ends = [f"{answer.task}, {part}" for answer in answers if answer.fate is not Fate.REPLIED for part in _last(answer)]
     return ClusterError("\n".join([text, *traces, *ends]).rstrip())
+
+
+def is_late(answers: Sequence[Answer]) -> bool:
+    """Return whether a rank had not answered by the deadline."""
+    return any(answer.fate is Fate.DEADLINE for answer in answers)
 
 
 def sections(answers: Sequence[Answer], num_ranks: int | None = None) -> list[tuple[str, str]]:

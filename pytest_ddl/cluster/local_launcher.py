@@ -21,7 +21,7 @@ from pytest_ddl.cluster import session_folder, strays
 from pytest_ddl.cluster.cgroups import usable_cores
 from pytest_ddl.cluster.launcher import OneMachine, Reservation
 from pytest_ddl.cluster.local_process import LocalProcess, tail
-from pytest_ddl.cluster.obstacles import LaunchError, cannot_start, cannot_write, how_it_ended, loopback_problem
+from pytest_ddl.cluster.obstacles import LONGER, LaunchError, cannot_start, cannot_write, how_it_ended, loopback_problem
 from pytest_ddl.cluster.preload import PRELOAD
 from pytest_ddl.cluster.resources import Ledger, PortLease
 from pytest_ddl.cluster.zygote import short_path
@@ -30,7 +30,7 @@ from pytest_ddl.strategies.spec import Topology
 CPU_SLOTS_PER_CORE = 2
 """Maximum number of ranks per core that run at once. A rank that traces uses one core; one that waits uses none."""
 START_TIMEOUT = 120.0
-"""Maximum seconds for importing TensorFlow and Keras. With a cold disk cache, this can take tens of seconds."""
+"""Maximum seconds for importing TensorFlow and Keras, by default. With a cold disk cache, this takes tens of them."""
 _BOOTSTRAP = """
 import importlib.util, sys
 init, *path = {places}
@@ -95,6 +95,7 @@ class LocalLauncher(OneMachine):
         shared: bool = False,
         warm: ZygoteSource | None = None,
         also: Sequence[str] = (),
+        start_timeout: float = START_TIMEOUT,
     ) -> None:
         """Start a zygote, or connect to the one at ``address``.
 
@@ -106,7 +107,9 @@ class LocalLauncher(OneMachine):
             ``folder`` too.
         :param warm: where to get a zygote without starting one, if it has one that fits.
         :param also: modules that a started zygote imports, besides those that every worker needs.
+        :param start_timeout: maximum seconds for importing TensorFlow, and for each later answer of the zygote.
         """
+        self.start_timeout = start_timeout
         self.ledger = Ledger(folder, {"cpu": CPU_SLOTS_PER_CORE * max(int(usable_cores()), 2)})
         self._buffer = b""
         self._ready = False
@@ -175,7 +178,7 @@ class LocalLauncher(OneMachine):
         )
 
     def _connect(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + self.start_timeout
         while True:
             try:
                 with short_path(self.address) as path:
@@ -290,10 +293,10 @@ class LocalLauncher(OneMachine):
         return LaunchError(self.ended)
 
     def _wait_until(self, done: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + self.start_timeout
         while not done():
             if time.monotonic() > deadline:
-                raise self._late_error(f"{what} took more than {START_TIMEOUT:.0f} s")
+                raise self._late_error(f"{what} took more than {self.start_timeout:g} s")
             self._poll(0.5)
 
     def _late_error(self, what: str) -> LaunchError:
@@ -303,7 +306,8 @@ class LocalLauncher(OneMachine):
         """
         pid = None if self._process is None else self._process.pid
         suspended = pid is not None and strays.is_suspended(pid)
-        text = f"{what}{'; the zygote is suspended (SIGSTOP), and is killed' if suspended else ''}{self._log_tail()}"
+        then = "the zygote is suspended (SIGSTOP), and is killed" if suspended else LONGER
+        text = f"{what}; {then}{self._log_tail()}"
         if suspended or self._ready:
             self.ended = text
             if self._process is not None:

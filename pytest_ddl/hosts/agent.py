@@ -177,8 +177,9 @@ class Agent:
     def _on_alive(self) -> None:
         pass
 
-    def _on_start(self, environ: dict[str, str]) -> None:
-        self._launcher = LocalLauncher(self._environ(environ), self._folder, shared=True)
+    def _on_start(self, environ: dict[str, str], start_timeout: float) -> None:
+        own = self._environ(environ)
+        self._launcher = LocalLauncher(own, self._folder, shared=True, start_timeout=start_timeout)
         self._selector.register(self._launcher.fileno(), selectors.EVENT_READ)
 
     def _on_place(self, places: str) -> None:

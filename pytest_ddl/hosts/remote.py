@@ -61,6 +61,8 @@ class RemoteLauncher:
         folder: Path,
         python: str,
         project: Project | None = None,
+        *,
+        start_timeout: float = START_TIMEOUT,
     ) -> None:
         """Start an agent and a local launcher on each host of the transport.
 
@@ -68,8 +70,10 @@ class RemoteLauncher:
         :param folder: scratch folder of the session, for locks and logs.
         :param python: path of Python on the hosts.
         :param project: files to copy to each host, for ``--ddl-sync``.
+        :param start_timeout: maximum seconds for importing TensorFlow on each host, and for each later answer of it.
         :raises LaunchError: if the transport has no hosts.
         """
+        self._start_timeout = start_timeout
         self.ended = ""
         """Why this launcher cannot start workers any more. Empty while it can."""
         self.group = HostGroup(transport, folder, python, project)
@@ -80,7 +84,7 @@ class RemoteLauncher:
         """Names of the GPUs of each host, once they are known."""
         self._numbers = 0
         for link in self._links:
-            link.tell("start", dict(environ))
+            link.tell("start", dict(environ), start_timeout)
 
     def hosts_without(self, folder: Path) -> list[str]:
         """Return the names of the hosts that do not see a folder of this machine.
@@ -168,7 +172,7 @@ class RemoteLauncher:
         listeners = [placed[process] for process in topology.listeners]
         requests = {host: self._links[host].request("lease", count) for host, count in Counter(listeners).items()}
         leases = [(self._links[host], request) for host, request in requests.items()]
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + self._start_timeout
         try:
             ports = {
                 host: iter(self._links[host].answer(request, deadline, "leasing ports"))
@@ -182,7 +186,7 @@ class RemoteLauncher:
 
     def launch(self, reservation: Reservation, tasks: Sequence[int], environ: Mapping[str, str]) -> list[RemoteProcess]:
         assert isinstance(reservation, RemoteReservation)
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + self._start_timeout
         started: dict[int, RemoteProcess] = {}
         numbers: dict[HostLink, list[int]] = {}
         with contextlib.ExitStack() as unless_started:

@@ -22,7 +22,6 @@ from pytest_ddl.cluster.explain import sections
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.parameters import difference, in_words
 from pytest_ddl.cluster.protocol import PhaseResult, RankWarning, RequestKind
-from pytest_ddl.harness import START_TIMEOUT
 from pytest_ddl.items.long_output import shortened
 from pytest_ddl.items.merge import (
     collection_differs,
@@ -63,7 +62,7 @@ class ItemRunner(Protocol):
     def timeout(self, mark: DdlMark) -> float:
         """Return the time limit of an item in seconds."""
 
-    def open_session(self, cluster: Cluster, item: pytest.Item, deadline: float) -> None:
+    def open_session(self, cluster: Cluster, item: pytest.Item) -> None:
         """Make the ranks collect the item's file, unless they already have.
 
         :raises ClusterError: if pytest cannot start in a rank.
@@ -138,7 +137,7 @@ class ItemOnRanks:
             if cluster.next_item != self._item.nodeid:
                 # The last item left its fixtures for another item, which was skipped.
                 cluster.tear_down_session()
-            self._runner.open_session(cluster, self._item, time.monotonic() + START_TIMEOUT)
+            self._runner.open_session(cluster, self._item)
             # The time limit of the test starts when its ranks are ready: how long that takes depends on earlier tests.
             self._limit(self._runner.timeout(self._mark))
             self._limit_by_plugin(func_only=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,7 +13,8 @@ import pytest
 
 from pytest_ddl.cluster.call_warnings import unpickled
 from pytest_ddl.cluster.cluster import Answer, Cluster, ClusterError
-from pytest_ddl.cluster.explain import explain
+from pytest_ddl.cluster.explain import explain, is_late
+from pytest_ddl.cluster.obstacles import LONGER
 from pytest_ddl.cluster.protocol import RankWarning, RequestKind, SessionPlan
 from pytest_ddl.harness import Harness
 from pytest_ddl.items.long_output import shortened
@@ -118,7 +120,7 @@ class SpmdRunner:
 
     # ----- sessions in the ranks -----
 
-    def open_session(self, cluster: Cluster, item: pytest.Item, deadline: float) -> None:
+    def open_session(self, cluster: Cluster, item: pytest.Item) -> None:
         """Make the ranks collect the item's file, unless they already have.
 
         :raises ClusterError: if pytest cannot start in a rank.
@@ -127,9 +129,11 @@ class SpmdRunner:
         if cluster.session_plan is not None and file in cluster.session_plan.files:
             return
         plan = self._plan(cluster.spec, item)
+        deadline = time.monotonic() + self._harness.start_timeout
         answers: Sequence[Answer] = cluster.ask(RequestKind.OPEN_SESSION, plan, deadline=deadline)
         if not all(answer.ok for answer in answers):
-            raise ClusterError(f"pytest could not start in the ranks\n{explain(answers)}")
+            late = f"; {LONGER}" if is_late(answers) else ""
+            raise ClusterError(f"pytest could not start in the ranks{late}\n{explain(answers)}")
         cluster.session_plan = plan
 
     def _plan(self, spec: StrategySpec, item: pytest.Item) -> SessionPlan:

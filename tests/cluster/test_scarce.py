@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -24,6 +25,8 @@ from pytest_ddl.cluster.local_launcher import LocalLauncher
 from pytest_ddl.cluster.local_process import LocalProcess
 from pytest_ddl.cluster.obstacles import LaunchError, cannot_start, temporary_folder
 from pytest_ddl.cluster.resources import Ledger, PortLease
+from pytest_ddl.config import resolve_without_pytest
+from pytest_ddl.launchers import built_in_launchers
 from tests.fire.registry import SCARCITIES
 from tests.polling import wait_until
 
@@ -171,18 +174,28 @@ def suspend(pid: int) -> None:
     wait_until(lambda: strays.is_suspended(pid))
 
 
-def test_a_suspended_zygote_is_replaced(start: Callable[..., LocalLauncher], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspended_zygote_is_replaced(start: Callable[..., LocalLauncher]) -> None:
     launcher = start()
     launcher.launch(PortLease(0), [0], os.environ)[0].close()
     assert launcher._process is not None
     suspend(launcher._process.pid)
-    monkeypatch.setattr(local_launcher, "START_TIMEOUT", 0.5)
+    launcher.start_timeout = 0.5
     count = descriptors()
-    with pytest.raises(LaunchError, match=r"forking workers took more than 0 s; the zygote is suspended \(SIGSTOP\)"):
+    with pytest.raises(LaunchError, match=r"forking workers took more than 0.5 s; the zygote is suspended \(SIGSTOP\)"):
         launcher.launch(PortLease(0), [0], os.environ)
     assert launcher.ended
     assert descriptors() == count
     assert launcher._process.wait(10) == -signal.SIGKILL
+
+
+def test_a_slow_import_names_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_launcher, "_BOOTSTRAP", "{places!r:.0}import threading; threading.Event().wait()")
+    settings = resolve_without_pytest({"PYTEST_DDL_START_TIMEOUT": "0.25"})
+    launcher = built_in_launchers(settings)["local"](dict(os.environ), tmp_path / "session", None)
+    with contextlib.closing(launcher):
+        late = r"importing TensorFlow took more than 0\.25 s; .*--ddl-start-timeout or PYTEST_DDL_START_TIMEOUT"
+        with pytest.raises(LaunchError, match=late):
+            launcher.launch(PortLease(0), [0], os.environ)
 
 
 def test_a_suspended_zygote_does_not_delay_the_end(start: Callable[..., LocalLauncher]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ddl.cluster.cluster import Answer, Fate
-from pytest_ddl.cluster.explain import explain, main_thread_first, name_ranks, summarize
+from pytest_ddl.cluster.explain import explain, main_thread_first, name_ranks, start_error, summarize
 from pytest_ddl.cluster.protocol import Failure
 
 
@@ -31,6 +31,13 @@ def test_ranks_are_named(ranks: list[int], total: int, words: str) -> None:
 )
 def test_ends_are_described(status: int | None, words: str) -> None:
     assert Answer(0, "worker:0", Fate.DIED, exit_status=status).describe_end() == words
+
+
+def test_a_start_that_is_late_names_the_option() -> None:
+    late = [Answer(rank, f"worker:{rank}", Fate.DEADLINE) for rank in range(2)]
+    first = str(start_error("mirrored", late)).splitlines()[0]
+    assert first.count("--ddl-start-timeout or PYTEST_DDL_START_TIMEOUT") == 1
+    assert "start-timeout" not in str(start_error("mirrored", [raised(0, "wrong argument")]))
 
 
 def test_the_exception_is_the_cause_and_not_the_stopped_rank() -> None:

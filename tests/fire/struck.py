@@ -54,13 +54,13 @@ CONFTEST = """
 
     import pytest
     import fire_points
-    import pytest_ddl.harness
-    import pytest_ddl.items.on_ranks
     from pytest_ddl.cluster import cluster, local_launcher, resources
     from pytest_ddl.cluster.protocol import RequestKind
     from pytest_ddl.cluster.resources import PortLease
+    from pytest_ddl.harness import Harness
 
     LIMIT, IMPORT_LIMIT = map(float, os.environ["FIRE_LIMITS"].split(","))
+    limits = {}
 
     def pytest_configure(config):
         if fire_points.in_rank():
@@ -71,8 +71,9 @@ CONFTEST = """
         name = "xdist_worker" if worker else "xdist_controller" if xdist else "pytest_process"
         os.environ["FIRE_" + name] = str(os.getpid())
         # Limits of 120 s, which a test does not wait for.
-        pytest_ddl.harness.START_TIMEOUT = pytest_ddl.items.on_ranks.START_TIMEOUT = LIMIT
-        local_launcher.START_TIMEOUT = IMPORT_LIMIT
+        limits.update(start=LIMIT, zygote=IMPORT_LIMIT)
+        Harness.start_timeout = property(lambda self: limits["start"])
+        local_launcher.LocalLauncher.start_timeout = property(lambda self: limits["zygote"], lambda self, value: None)
         watch(local_launcher.LocalLauncher, "_start_cold", after=zygote_starts)
         watch(local_launcher.LocalLauncher, "_late_error", after=zygote_was_late)
         watch(cluster.Cluster, "_gather", before=cluster_starts)
@@ -95,14 +96,14 @@ CONFTEST = """
 
     def zygote_was_late(_launcher, _error):
         # Only the suspended zygote must meet the short limit, and not the one that replaces it on a busy machine.
-        local_launcher.START_TIMEOUT = 120.0
+        limits["zygote"] = 120.0
 
     def cluster_starts(self, kind, *arguments):
         if kind is RequestKind.BOOT and len(self.processes) == 2:
             fire_points.PIDS["rank"] = self.processes[1].pid
             fire_points.reached("start of a cluster")
             # The start that may have been struck has its deadline already. What replaces it meets a busy machine.
-            pytest_ddl.harness.START_TIMEOUT = pytest_ddl.items.on_ranks.START_TIMEOUT = 120.0
+            limits["start"] = 120.0
 
     def ports_are_leased(lease, _result):
         with open(fire_points.FOLDER / "ports", "a") as file:

@@ -97,7 +97,7 @@ def test_hosts_for_a_transport_that_finds_its_own_are_refused(tmp_path: Path) ->
         return transport
 
     with pytest.raises(TransportArgumentError, match=r"^boxes finds its hosts by itself: leave out --ddl-hosts=a,b$"):
-        launcher_over("boxes", make, {}, "a,b")({}, tmp_path, None)
+        launcher_over("boxes", make, {}, "a,b", start_timeout=60)({}, tmp_path, None)
     assert transport.closed == 1
 
 

@@ -59,20 +59,27 @@ def parse_launcher(text: str) -> tuple[str, dict[str, str]]:
 
 
 def launcher_over(
-    name: str, make: MakeTransport, given: Mapping[str, str], hosts: str, project: Project | None = None
+    name: str,
+    make: MakeTransport,
+    given: Mapping[str, str],
+    hosts: str,
+    project: Project | None = None,
+    *,
+    start_timeout: float,
 ) -> Callable[[dict[str, str], Path, str | None], Launcher]:
     """Return a function that starts the launcher of a transport.
 
     :param given: settings of the transport, and ``python``, the path of Python on the hosts.
     :param hosts: value of ``--ddl-hosts``.
     :param project: files to copy to each host, for ``--ddl-sync``.
+    :param start_timeout: value of ``--ddl-start-timeout``.
     """
 
     def start(environ: dict[str, str], folder: Path, _address: str | None) -> Launcher:
         with _needs_execnet(name):
             from pytest_ddl.hosts.remote import RemoteLauncher
         made = _made(name, make, given, hosts, folder, environ)
-        return RemoteLauncher(made, environ, folder, this_python(given), project)
+        return RemoteLauncher(made, environ, folder, this_python(given), project, start_timeout=start_timeout)
 
     return start
 
