@@ -6,7 +6,7 @@ import re
 import symtable
 from pathlib import Path
 
-from pytest_ddl.messages import did_you_mean
+from pytest_ddl.messages import did_you_mean, similar
 
 _MADE_OTHERWISE = re.compile(r"import \*|__getattr__|globals\(|setattr\(")
 """Pattern for code that adds names to a module without showing them in its text."""
@@ -36,12 +36,16 @@ def lacks(file: Path, function: str, shown: str = "") -> str:
     names = [one.get_name() for one in symbols if one.is_assigned() or one.is_imported() or one.is_namespace()]
     if function in names or _MADE_OTHERWISE.search(text):
         return ""
-    functions = [one.get_name() for one in symbols if one.is_namespace() and not one.get_name().startswith("_")]
+    made = {one.get_name() for one in table.get_children() if isinstance(one, symtable.Function)}
+    functions = [name for name in names if name in made and not name.startswith("_")]
     hint = did_you_mean(function, functions)
     return f"{shown or file} has no {function!r}{hint}; its functions: {', '.join(functions) or 'none'}"
 
 
 def absent(file: Path, *suffixes: str) -> str:
     """Return the message that a file does not exist, with a similar one of the same folder."""
-    here = [str(other) for other in file.parent.glob("*") if other.suffix in suffixes] if file.parent.is_dir() else []
-    return f"there is no file {str(file)!r}{did_you_mean(str(file), here)}"
+    others = sorted(file.parent.glob("*")) if file.parent.is_dir() else []
+    # Folder and suffix are left out: they are the same in names that have nothing else in common.
+    here = {other.stem: other for other in others if other.suffix in suffixes}
+    close = similar(file.stem, here)
+    return f"there is no file {str(file)!r}" + (f" (did you mean {str(here[close])!r}?)" if close else "")

@@ -46,16 +46,21 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def did_you_mean(name: object, valid: Iterable[str], similarity: float = 0.6) -> str:
-    """Return `` (did you mean 'NAME'?)`` for the most similar valid name, or an empty text if none is similar.
+def similar(name: object, valid: Iterable[str], similarity: float = 0.6) -> str:
+    """Return the most similar valid name, or an empty text if none is similar.
 
     :param similarity: least similarity, from 0 to 1.
     """
     # Imported only here because every pytest run with this plugin imports this module.
     from difflib import get_close_matches
 
-    close = get_close_matches(str(name), list(valid), n=1, cutoff=similarity)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    return next(iter(get_close_matches(str(name), list(valid), n=1, cutoff=similarity)), "")
+
+
+def did_you_mean(name: object, valid: Iterable[str], similarity: float = 0.6) -> str:
+    """Return `` (did you mean 'NAME'?)`` for the most similar valid name, or an empty text if none is similar."""
+    close = similar(name, valid, similarity)
+    return f" (did you mean {close!r}?)" if close else ""
 
 
 def no_such_argument(what: str, name: str, valid: Iterable[str]) -> str:

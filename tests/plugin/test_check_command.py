@@ -114,6 +114,14 @@ def test_a_wrong_name_is_one_line_before_anything_runs(folder: Path, arguments: 
     assert result.stdout == ""
 
 
+def test_a_file_of_another_name_and_a_class_are_not_suggested(tmp_path: Path) -> None:
+    (tmp_path / "ctrlc.py").write_text("class Model: pass\ndef fit(run): pass\n")
+    (line,) = call(tmp_path, "check", "train.py:fit").stderr.strip().splitlines()
+    assert line.endswith("there is no file 'train.py'")
+    (line,) = call(tmp_path, "check", "ctrlc.py:train").stderr.strip().splitlines()
+    assert line.endswith("ctrlc.py has no 'train'; its functions: fit")
+
+
 def test_a_test_is_no_training_function(folder: Path) -> None:
     (folder / "test_it.py").write_text("def test_it(ddl_equivalence):\n    ddl_equivalence(train)\n")
     result = call(folder, "check", "test_it.py:test_it")
