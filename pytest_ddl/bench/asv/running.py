@@ -27,6 +27,8 @@ from pytest_ddl.installing import install_line
 
 CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json")
 ASV_RUNNER = "0.3.2"
+_FOLDER = ".asv"
+"""Folder of all that asv writes, in the configuration below."""
 _CONFIGURATION = """{{
     "version": 1,
     "project": {project},
@@ -65,7 +67,7 @@ class AsvTargetError(AsvError):
 
 
 def init(train: str, folder: Path) -> list[Path]:
-    """Write a configuration and one file of benchmarks; return the paths that were written.
+    """Write a configuration and one file of benchmarks, let git ignore what asv writes, and return the paths.
 
     :raises AsvTargetError: if the function is not named as ``module:function`` or does not exist.
     :raises AsvError: if a file exists already.
@@ -88,7 +90,19 @@ def init(train: str, folder: Path) -> list[Path]:
     for path, text in files.items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    return list(files)
+    return [*files, *_ignored_by_git(folder)]
+
+
+def _ignored_by_git(folder: Path) -> list[Path]:
+    """Let git ignore the environments, results and pages of asv, unless it does. Return the file that was changed."""
+    with contextlib.suppress(GitError):  # exit status 1: not ignored
+        git(folder, "check-ignore", "--quiet", f"{_FOLDER}/results")
+        return []
+    file = folder / ".gitignore"
+    before = file.read_text(encoding="utf-8") if file.exists() else ""
+    end = "" if before.endswith("\n") or not before else "\n"
+    file.write_text(f"{before}{end}{_FOLDER}/\n", encoding="utf-8")
+    return [file]
 
 
 def _check_there(target: VersionTarget, folder: Path) -> None:

@@ -60,6 +60,27 @@ def test_init_writes_what_asv_can_load(repository: Path) -> None:
     assert 'training_suite("train:train"' in suite
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, ".asv/\n"),
+        ("*.pyc", "*.pyc\n.asv/\n"),
+        ("/.asv\n", "/.asv\n"),
+        (".*\n", ".*\n"),
+    ],
+)
+def test_init_lets_git_ignore_what_asv_writes(repository: Path, before: str | None, after: str) -> None:
+    if before is not None:
+        (repository / ".gitignore").write_text(before)
+    written = init("train:train", Path())
+    assert (Path(".gitignore") in written) == (before != after)
+    assert (repository / ".gitignore").read_text() == after
+    results = repository / ".asv" / "results"
+    results.mkdir(parents=True)
+    (results / "benchmarks.json").write_text("{}")
+    assert ".asv" not in git(repository, "status", "--porcelain", "--untracked-files=all")
+
+
 def test_init_leaves_files_that_exist(repository: Path) -> None:
     (repository / "asv.conf.json").write_text("{}")
     with pytest.raises(AsvError, match=r"a file already exists: asv.conf.json"):
