@@ -15,6 +15,7 @@ from typing import Any
 
 from pytest_ddl.run_facts import FailedCell
 from pytest_ddl.training.execute import error_record
+from pytest_ddl.trying import shell
 from pytest_ddl.trying.found import OWN_ERRORS, Found, explained
 from pytest_ddl.trying.source import Script
 from pytest_ddl.trying.written import write_alike
@@ -88,6 +89,7 @@ def execute(source: Script, folder: Path, found: Found, failing: tuple[FailedCel
     if not source.is_notebook:
         exec(compile(code, file, "exec", dont_inherit=True), module.__dict__)
         return
+    module.__dict__.update(shell.NAMES)
     for cell, nodes in groupby(ast.parse(code).body, key=lambda node: source.cell_of(node.lineno)):
         body = compile(ast.Module(list(nodes), []), file, "exec", dont_inherit=True)
         try:

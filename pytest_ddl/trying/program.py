@@ -14,7 +14,7 @@ import numpy as np
 from pytest_ddl.run_facts import FailedCell
 from pytest_ddl.training import environment
 from pytest_ddl.training.replacing import Replacements
-from pytest_ddl.trying import drawing, execution, strategies, synthetic
+from pytest_ddl.trying import drawing, execution, shell, strategies, synthetic
 from pytest_ddl.trying.calls import Calls
 from pytest_ddl.trying.found import EnoughSteps, Found, NotSeenError, told_at_exit
 from pytest_ddl.trying.legacy import refusal
@@ -120,6 +120,8 @@ class TriedScript:
         put.put(multiprocessing.util, "get_temp_dir", lambda: str(run.rank_path))
         stack.enter_context(synthetic.tensorflow_datasets(self.examples, replaced))
         stack.enter_context(synthetic.port_picker())
+        if self.source.is_notebook:
+            stack.enter_context(shell.ipython())
         tf.keras.__name__  # noqa: B018 - the first use imports the module, which is then in the list below
         for keras in environment.keras_modules():
             keras_loaded(keras)

@@ -39,6 +39,9 @@ def mentioned(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 _MAGIC = re.compile(r"\s*[%!?]|.*\?$")
+_RUNNING = re.compile(r"%%(?:time|capture)\b")
+"""Magics of a cell whose other lines are Python, and run."""
+_TIMED = re.compile(r"(\s*)%time\s+(?=\S)")
 _WRITTEN = re.compile(r"%%(?:writefile|file)\s+(\S+)")
 _CELL = "# --- code cell "
 """Start of the line above each cell."""
@@ -119,13 +122,15 @@ def _code_of_notebook(path: Path, text: str) -> tuple[str, tuple[str, ...]]:
     kept, left_out = [], []
     for number, cell in enumerate(code, start=1):
         kept.append(f"{_CELL}{number}")
-        whole = cell.lstrip().startswith("%%")
+        whole = cell.lstrip().startswith("%%") and not _RUNNING.match(cell.lstrip())
         if whole and (file := _WRITTEN.match(cell.lstrip())):
             text = cell.lstrip().partition("\n")[2]
             kept.append(f"__import__({_WRITER!r}, fromlist=['write_alike']).write_alike({file[1]!r}, {text!r})")
         elif whole:
             left_out.append(f"cell {number}: {cell.lstrip().splitlines()[0]} (the whole cell)")
         for line in cell.splitlines():
+            if not whole:
+                line = _TIMED.sub(r"\1", line)
             magic = not whole and bool(_MAGIC.fullmatch(line) or _MAGIC.match(line)) and not _is_python(line)
             if magic:
                 left_out.append(f"cell {number}: {line.strip()}")

@@ -6,13 +6,14 @@ import json
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from absl.flags import DEFINE_string, Error, FlagValues
 
 from pytest_ddl.records import ErrorRecord
-from pytest_ddl.trying import synthetic
+from pytest_ddl.trying import shell, synthetic
 from pytest_ddl.trying.found import explained, told_at_exit
 from pytest_ddl.trying.legacy import keras_2_name, refusal
 from pytest_ddl.trying.program import exit_with_its_reason
@@ -67,6 +68,31 @@ def test_what_cannot_be_run_is_refused(name: str, text: str, message: str, tmp_p
 )
 def test_a_strategy_is_found_in_the_text(code: str, mentions: bool) -> None:
     assert Script("a.py", code).mentions_strategy is mentions
+
+
+def test_what_a_notebook_times_or_captures_runs(tmp_path: Path) -> None:
+    source = notebook(
+        tmp_path / "a.ipynb",
+        "%%time\nseen = ['cell']\n",
+        "if seen:\n    %time seen.append('line')\n",
+        "%%capture out\nlast = 1",
+    )
+    names: dict[str, Any] = {}
+    exec(source.code, names)
+    assert (names["seen"], names["last"]) == (["cell", "line"], 1)
+    assert source.left_out == ("cell 1: %%time", "cell 3: %%capture out")
+
+
+def test_a_notebook_finds_the_names_of_ipython() -> None:
+    code = (
+        "from IPython import display as shown\nimport IPython.display\nfrom IPython.display import HTML, clear_output\n"
+        "clear_output(wait=True)\nshown.clear_output()\ndisplay(HTML('x'))\n"
+        "get_ipython().run_line_magic('matplotlib', 'inline')\nassert IPython.get_ipython() is None\n"
+    )
+    before = set(sys.modules)
+    with shell.ipython():
+        exec(code, dict(shell.NAMES))
+    assert {name for name in set(sys.modules) - before if name.startswith("IPython")} == set()
 
 
 def test_a_file_that_a_notebook_writes_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
