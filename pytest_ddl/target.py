@@ -36,7 +36,8 @@ class Target:
         :raises TargetError: if the file or the function does not exist.
         """
         place, _, function = text.rpartition(":")
-        if not place or not function.isidentifier():
+        place = place.removesuffix(":")  # file.py::train, as pytest names a test
+        if not place or ":" in place or not function.isidentifier():
             shown = text.rstrip(":")
             raise TargetError(
                 f"{text!r} must name a function as MODULE:FUNCTION or path/to/file.py:FUNCTION, for example "

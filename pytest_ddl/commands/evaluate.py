@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
-import re
 import shlex
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -22,12 +17,20 @@ from pytest_ddl.bench.launching.machine import load_note, machine_facts
 from pytest_ddl.bench.launching.pinning import available_cores
 from pytest_ddl.bench.outcome import OK, WRONG, UsageError, check_writable, failed
 from pytest_ddl.cluster.obstacles import LaunchError
-from pytest_ddl.commands.frame import add_strategy, close_clusters, conducted, find_target, former, numbers, tell
+from pytest_ddl.commands.frame import (
+    add_strategy,
+    close_clusters,
+    conducted,
+    find_target,
+    former,
+    numbers,
+    tell,
+    without_start_messages,
+)
 from pytest_ddl.harness import Harness, process_harness
 from pytest_ddl.installing import install_line
 from pytest_ddl.target import Target
 
-_START_MESSAGE = re.compile(r"I\d{4} |WARNING: All log messages before absl|To enable the following instructions")
 _MACHINE = ("host", "cpu", "cores", "gpu")
 BATCH = 32
 _PACKAGES = ("numpy", "keras")
@@ -114,7 +117,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         raise UsageError(f"--device={plan.device}: {cells[0].variant} {cells[0].reason}")
     # The processes that train import TensorFlow in the meantime.
     harness.warm_up()
-    with _without_start_messages():
+    with without_start_messages():
         train = target.load()
     identity = _identity(options, plan, sizes, target)
     found = None if options.restart else store.continued(folder, identity)
@@ -249,25 +252,3 @@ def _default_sizes(harness: Harness, device: str) -> tuple[int, ...]:
 
     most = harness.machine.gpus if harness.device(DdlMark(device=device)) == "gpu" else available_cores(harness)
     return tuple(size for size in (1, 2, 4) if size <= max(1, most))
-
-
-@contextmanager
-def _without_start_messages() -> Iterator[None]:
-    """Hide the messages of TensorFlow at its import, which the program may do here. Show everything else.
-
-    TensorFlow writes some of them before it reads ``TF_CPP_MIN_LOG_LEVEL``, to the file and not to ``sys.stderr``.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
-            file.seek(0)
-            lines = file.read().decode(errors="replace").splitlines(keepends=True)
-            sys.stderr.write("".join(line for line in lines if not _START_MESSAGE.match(line)))

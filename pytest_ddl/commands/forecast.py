@@ -25,7 +25,16 @@ from pytest_ddl.bench.forecasting.sources import (
 from pytest_ddl.bench.forecasting.text import comparison, report
 from pytest_ddl.bench.metrics.registry import MissingPackageError
 from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, OK, WRONG, UsageError
-from pytest_ddl.commands.frame import conducted, find_target, former, numbers, positive, share, tell
+from pytest_ddl.commands.frame import (
+    conducted,
+    find_target,
+    former,
+    numbers,
+    positive,
+    share,
+    tell,
+    without_start_messages,
+)
 
 EPILOG = """\
 exit status:
@@ -142,7 +151,9 @@ def _measured(options: argparse.Namespace, stated: Stated) -> ForecastEvidence:
         raise UsageError(f"{options.source[0]}: give one training function, and no other files")
     name = options.source[0]
     strategy = options.strategy or MEASURED
-    train = find_target(name).load()
+    target = find_target(name)
+    with without_start_messages():
+        train = target.load()
     try:
         matrices = measured_program(
             train,

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, USAGE, UsageError, failed, interruptible
 from pytest_ddl.strategies.registry import split_variants
 from pytest_ddl.target import Target, TargetError
+
+_START_MESSAGE = re.compile(r"I\d{4} |WARNING: All log messages before absl|To enable the following instructions")
 
 
 def conducted(
@@ -146,3 +151,25 @@ def find_target(text: str) -> Target:
     """
     sys.path.insert(0, str(Path.cwd()))
     return Target.find(text)
+
+
+@contextmanager
+def without_start_messages() -> Iterator[None]:
+    """Hide the messages of TensorFlow at its import, which the program may do here. Show everything else.
+
+    TensorFlow writes some of them before it reads ``TF_CPP_MIN_LOG_LEVEL``, to the file and not to ``sys.stderr``.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            lines = file.read().decode(errors="replace").splitlines(keepends=True)
+            sys.stderr.write("".join(line for line in lines if not _START_MESSAGE.match(line)))

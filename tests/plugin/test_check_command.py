@@ -93,6 +93,11 @@ def test_version_names_all_parts_without_tensorflow(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["train:rigth"], "train.py has no 'rigth' (did you mean 'right'?); its functions: right, wrong"),
+        (["train.py::rigth"], "train.py has no 'rigth' (did you mean 'right'?); its functions: right, wrong"),
+        (
+            ["train.py:right:x"],
+            "'train.py:right:x' must name a function as MODULE:FUNCTION",
+        ),
         (["train.py:SETTNG"], "train.py has no 'SETTNG'"),
         (["trian.py:right"], "there is no file 'trian.py' (did you mean 'train.py'?)"),
         (["trian:right"], "there is no module 'trian' here or installed (did you mean 'train'?)"),

@@ -216,6 +216,20 @@ def test_a_wrong_training_function_is_named(capsys: pytest.CaptureFixture[str], 
     assert words in capsys.readouterr().err
 
 
+def test_messages_of_the_import_of_tensorflow_are_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "noisy.py").write_text(
+        "import os\nos.write(2, b'I0000 00:00 port.cc:153] oneDNN\\nmine\\n')\ntrain = 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["forecast", "noisy.py:train"]) != 0
+    error = capfd.readouterr().err
+    assert "oneDNN" not in error
+    assert error.startswith("mine\n")
+    assert "train is int, not a function" in error
+
+
 @pytest.mark.slow
 def test_a_rank_that_exits_with_zero_is_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
