@@ -163,6 +163,8 @@ class PhaseResult:
     """After the set-up, descriptions of the values of the item's parameters, which can be compared."""
     not_collected: str = ""
     """Reason why the rank has not set up the item, if its pytest did not collect it."""
+    intact: bool = False
+    """True if the phase has left the process as one that passes may leave it."""
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import tempfile
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pytest
 
@@ -256,14 +257,42 @@ class RankSession:
         call = pytest.CallInfo.from_call(lambda: hook(item=item, **arguments), when=when)
         if call.excinfo is not None:
             self.worker.notify()
-        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        report = self._report(item, call)
         if when == "call" and call.excinfo is None and report.failed and item.get_closest_marker("xfail") is not None:
             setattr(report, UNEXPECTED_PASS, True)
         item.ihook.pytest_runtest_logreport(report=report)
         reports = self._serialized(item, self._reports)
         parameters = in_words(item) if when == "setup" else {}
-        proof = self._proof
-        return PhaseResult(reports, bool(report.failed), proof.entered, proof.finished, parameters=parameters)
+        # An error of a GPU may stay with its process, and so may what ends a program.
+        told = call.excinfo is None or isinstance(call.excinfo.value, (Exception, pytest.xfail.Exception))
+        intact = told and self.worker.context.device == "cpu"
+        # Pytest keeps an exception for a debugger, and with it all values of the test, until the next body.
+        for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+            vars(sys).pop(name, None)
+        entered, finished = self._proof.entered, self._proof.finished
+        return PhaseResult(reports, bool(report.failed), entered, finished, parameters=parameters, intact=intact)
+
+    @staticmethod
+    def _report(item: pytest.Item, call: pytest.CallInfo[None]) -> pytest.TestReport:
+        """Make the report of a phase. The traceback of an expected failure shows one line of each frame.
+
+        Pytest parses all files of a longer traceback, those of TensorFlow and Keras too, which takes a second. Only
+        ``--xfail-tb`` shows it.
+        """
+        hook, option = item.ihook.pytest_runtest_makereport, item.config.option
+        error = call.excinfo
+        expected = item.get_closest_marker("xfail") or isinstance(error and error.value, pytest.xfail.Exception)
+        style = getattr(option, "tbstyle", "no")  # pytest has no such options without its terminal
+        if error is None or not expected or call.when != "call" or style == "no" or option.xfail_tb:
+            return cast("pytest.TestReport", hook(item=item, call=call))
+        option.tbstyle = "native"
+        try:
+            report = hook(item=item, call=call)
+        finally:
+            option.tbstyle = style
+        if report.failed:
+            report.longrepr = item.repr_failure(error)
+        return cast("pytest.TestReport", report)
 
     def _tear_all_down(self, session: pytest.Session, request: Request) -> None:
         """Tear down the fixtures that were kept for a next item which does not run."""

@@ -111,6 +111,9 @@ class ItemOnRanks:
         self._cut = ""
         """Message of another plugin if its time limit is the deadline."""
         self._spoiled = False
+        """True if the item failed, also if it was expected to."""
+        self._intact = False
+        """True if the item only failed as expected, and its process can be checked as after a passed test."""
         self._sections: list[tuple[str, str]] = []
         """Sections of the item's reports so far. Each report also contains the sections of the earlier ones."""
         self._shown: list[tuple[str, str]] = []
@@ -170,12 +173,12 @@ class ItemOnRanks:
             # Ranks that have died or are stuck cannot tear down. Their cluster is ended instead.
             if cluster is None or cluster.dirty or cluster.session_plan is None:
                 return
-            if self._spoiled:
+            if self._spoiled and not self._intact:
                 cluster.retired = cluster.retired or f"{self._item.nodeid} failed in it"
             cluster.next_item = None
             cluster.on_session_end = self._rest_is_torn_down
             try:
-                self._phase(cluster, "teardown", RequestKind.TEARDOWN, not cluster.retired)
+                self._phase(cluster, "teardown", RequestKind.TEARDOWN, not (cluster.retired or self._spoiled))
             except BaseException:
                 cluster.retired = cluster.retired or f"{self._item.nodeid} failed in it"
                 raise
@@ -188,14 +191,20 @@ class ItemOnRanks:
             # The report of this phase says that the ranks were lost.
             cluster.on_session_end = None
             return
-        if cluster.retired:
-            # The cluster is about to be ended, so everything that it still holds is torn down now.
+        if cluster.retired or (self._spoiled and not self._is_followed_inside()):
+            # The cluster is about to be ended, or the item has torn down only its own fixtures. So everything that the
+            # cluster still holds is torn down now.
             cluster.tear_down_session(self._deadline)
             return
         cluster.next_item = self._following
         cluster.on_session_end = None
         if self._following:
             cluster.on_session_end = functools.partial(self._runner.report_session_end, self._item, cluster)
+
+    def _is_followed_inside(self) -> bool:
+        """Return whether the next item is in the same class, or in the same module if this one is in no class."""
+        parent = self._item.parent
+        return parent is not None and (self._following or "").startswith(f"{parent.nodeid}::")
 
     def _rest_is_torn_down(self, answers: Sequence[Answer]) -> None:
         """Report the tear-down of fixtures of wider scopes. It does not change the item's own outcome."""
@@ -253,6 +262,9 @@ class ItemOnRanks:
             self._item.ihook.pytest_runtest_logreport(report=subtest)
         self._merged[when] = report
         if hasattr(report, "wasxfail") and report.skipped:
+            # A process without servers has no operations that wait for those of another one.
+            alone = len(cluster.processes) == 1 and not cluster.reservation.addresses
+            self._intact = when == "call" and alone and all(answer.ok and answer.body.intact for answer in answers)
             self._raise(pytest.xfail.Exception(report.wasxfail))
         if report.skipped:
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext

@@ -88,7 +88,11 @@ PROJECT = {
 
         @pytest.mark.xfail(reason="known")
         def test_expected_and_dead(ddl_strategy): raise AssertionError
+    """,
+    "test_f_after.py": """
+        import pytest
 
+        @pytest.mark.ddl(strategies="mirrored", timeout=100)
         def test_after_death(ddl_strategy): pass
     """,
 }
@@ -104,7 +108,7 @@ def outcome(new_project: Callable[..., Any], tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize(
     ("name", "messages"),
     [
-        ("test_expected", ["no module tear-down"]),
+        ("test_expected_again", ["no module tear-down"]),
         ("test_class", ["no class tear-down", "no module tear-down", "no session tear-down"]),
         ("test_flaky", ["no module tear-down"]),
         ("test_expected_and_dead", ["exited with status 3"]),
@@ -125,7 +129,7 @@ def test_no_other_item_is_to_blame(outcome: Any, name: str) -> None:
     assert outcome[f"{name}[mirrored]"].outcome == "passed"
 
 
-@pytest.mark.parametrize("name", ["test_expected_again", "test_own"])
+@pytest.mark.parametrize("name", ["test_expected", "test_own"])
 def test_what_the_item_itself_holds_may_fail_with_it(outcome: Any, name: str) -> None:
     assert outcome[f"{name}[mirrored]"].outcome == "xfailed", outcome.stdout
 
