@@ -36,8 +36,9 @@ def chosen_launcher(
         raise settings.error("launcher", error) from None
     if name in transports:
         copied = project() if settings["sync"] else None
+        limit, warm = settings["start-timeout"], settings["warm"]
         return name, launcher_over(
-            name, transports[name], given, settings["hosts"], copied, start_timeout=settings["start-timeout"]
+            name, transports[name], given, settings["hosts"], copied, start_timeout=limit, warm=warm
         )
     if name not in launchers:
         raise settings.error("launcher", f"no such launcher; valid: {', '.join([*launchers, *transports])}")

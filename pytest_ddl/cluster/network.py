@@ -76,6 +76,18 @@ def isolate() -> None:
         raise IsolationError(f"the kernel refuses a network namespace ({reason}): {_FIX}") from error
 
 
+def join_network(path: str) -> None:
+    """Move this process into the network namespace at a path such as ``/proc/PID/ns/net``, if it is another one.
+
+    :raises OSError: if the kernel refuses it.
+    """
+    if not os.path.exists(path) or os.path.samefile(path, "/proc/self/ns/net"):
+        return
+    with open(path, "rb") as namespace:
+        # os.setns needs Python 3.12.
+        _call("setns", namespace.fileno(), _CLONE_NEWNET)
+
+
 def _enter() -> None:
     try:
         _unshare(_CLONE_NEWNET)
@@ -90,10 +102,14 @@ def _enter() -> None:
 
 def _unshare(flags: int) -> None:
     # os.unshare needs Python 3.12.
+    _call("unshare", flags)
+
+
+def _call(name: str, *numbers: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "unshare"):
+    if not hasattr(libc, name):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    if libc.unshare(flags) != 0:
+    if getattr(libc, name)(*numbers) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 

@@ -8,7 +8,7 @@ from the          message                                 meaning
 controller       ``launch, request, numbers, environ,    fork workers that have these numbers, some with variables of
                  own``                                   their own
 controller       ``lease, request, count``               lease ports; ``release, request`` gives them back
-controller       ``start, environ``                      start the local launcher; the others below need it
+controller       ``start, environ, limit, warm``         start the local launcher; the others below need it
 controller       ``ask, request, function, arguments``   call a function, such as those of ``hosts.questions``
 controller       ``send, number, data``                  send a request to a worker
 controller       ``signal, number, signal``              send a signal to a worker; ``drop, number`` ends it
@@ -53,6 +53,7 @@ from pytest_ddl.cluster.resources import PortLease
 from pytest_ddl.cluster.sending import send
 from pytest_ddl.cluster.state import user_files
 from pytest_ddl.cluster.state.user_files import DOORS
+from pytest_ddl.cluster.warm.servers import WarmZygotes
 from pytest_ddl.hosts import copies, questions
 from pytest_ddl.hosts.tunnels import Tunnels
 
@@ -177,9 +178,11 @@ class Agent:
     def _on_alive(self) -> None:
         pass
 
-    def _on_start(self, environ: dict[str, str], start_timeout: float) -> None:
+    def _on_start(self, environ: dict[str, str], start_timeout: float, warm: bool) -> None:
         own = self._environ(environ)
-        self._launcher = LocalLauncher(own, self._folder, shared=True, start_timeout=start_timeout)
+        # Nobody has asked for a server that stays on this host, so the agent leaves none.
+        source = WarmZygotes(leaves=False) if warm else None
+        self._launcher = LocalLauncher(own, self._folder, shared=True, start_timeout=start_timeout, warm=source)
         self._selector.register(self._launcher.fileno(), selectors.EVENT_READ)
 
     def _on_place(self, places: str) -> None:

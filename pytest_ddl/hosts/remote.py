@@ -63,6 +63,7 @@ class RemoteLauncher:
         project: Project | None = None,
         *,
         start_timeout: float = START_TIMEOUT,
+        warm: bool = False,
     ) -> None:
         """Start an agent and a local launcher on each host of the transport.
 
@@ -71,6 +72,7 @@ class RemoteLauncher:
         :param python: path of Python on the hosts.
         :param project: files to copy to each host, for ``--ddl-sync``.
         :param start_timeout: maximum seconds for importing TensorFlow on each host, and for each later answer of it.
+        :param warm: fork the zygote of a host from its warm server, if it has one that fits.
         :raises LaunchError: if the transport has no hosts.
         """
         self._start_timeout = start_timeout
@@ -84,7 +86,7 @@ class RemoteLauncher:
         """Names of the GPUs of each host, once they are known."""
         self._numbers = 0
         for link in self._links:
-            link.tell("start", dict(environ), start_timeout)
+            link.tell("start", dict(environ), start_timeout, warm)
 
     def hosts_without(self, folder: Path) -> list[str]:
         """Return the names of the hosts that do not see a folder of this machine.

@@ -12,6 +12,7 @@ import pytest
 
 import pytest_ddl
 from pytest_ddl.cluster.obstacles import LaunchError
+from pytest_ddl.harness import process_harness
 from pytest_ddl.hosts.remote import RemoteLauncher
 from pytest_ddl.hosts.transport import Host, Transport, TransportArguments, TransportError
 from pytest_ddl.hosts.transports.netns import Netns
@@ -81,14 +82,16 @@ def over(tmp_path: Path) -> Iterator[Callable[..., RemoteLauncher]]:
     """Return a function that starts a launcher over a transport. It is closed at the end."""
     with contextlib.ExitStack() as stack:
 
-        def start(transport: Transport, python: str = sys.executable) -> RemoteLauncher:
-            return stack.enter_context(contextlib.closing(launcher_over(transport, tmp_path, python)))
+        def start(transport: Transport, python: str = sys.executable, *, warm: bool = False) -> RemoteLauncher:
+            return stack.enter_context(contextlib.closing(launcher_over(transport, tmp_path, python, warm=warm)))
 
         yield start
 
 
-def launcher_over(transport: Transport, folder: Path, python: str = sys.executable) -> RemoteLauncher:
-    return RemoteLauncher(transport, {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}, folder, python)
+def launcher_over(
+    transport: Transport, folder: Path, python: str = sys.executable, *, warm: bool = False
+) -> RemoteLauncher:
+    return RemoteLauncher(transport, process_harness().worker_environ(), folder, python, warm=warm)
 
 
 def problem_of(launcher: RemoteLauncher) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ddl.cluster.warm.servers import use_of
 from tests.hosts.conftest import Emulated, skip_below_tmp
 from tests.plugin.conftest import Project
 from tests.polling import wait_until
@@ -90,6 +92,7 @@ def elsewhere(project: Project) -> Iterator[Project]:
 @pytest.mark.nightly(each_commit=("distribution0",))
 @pytest.mark.parametrize("distribution", [(), ("-n2",)])
 def test_ranks_run_on_both_hosts(project: Project, distribution: tuple[str, ...]) -> None:
+    before = use_of(project.server)
     done = project.pytest("--ddl-launcher=netns[hosts=2]", *distribution)
     assert done.status == 1
     assert done["test_runs[multi_worker_mirrored]"].outcome == "passed", done.stdout
@@ -99,6 +102,11 @@ def test_ranks_run_on_both_hosts(project: Project, distribution: tuple[str, ...]
     assert "[rank 1 of 2]" in failed.text
     assert "wrong on this rank" in failed.text
     assert len({(project.folder / f"network-{rank}").read_text() for rank in range(2)}) == 2
+    after = use_of(project.server)
+    assert before is not None
+    assert after is not None
+    # Both hosts fork from the server, which is in another network. Without root, a host has another user namespace too.
+    assert after["runs"] >= before["runs"] + (2 if os.geteuid() == 0 else 0)
     assert (done.processes, done.files) == ([], [])
 
 

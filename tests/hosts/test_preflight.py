@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,12 @@ from pytest_ddl.hosts.transport import Transport, TransportError
 from tests.hosts.conftest import Emulated, emulated_hosts, problem_of
 
 Over = Callable[..., RemoteLauncher]
+
+
+@pytest.fixture
+def over(over: Over, warm_server: object) -> Over:
+    """Return a function that starts a launcher. These tests need no rank, so that no host imports TensorFlow."""
+    return partial(over, warm=True)
 
 
 @pytest.fixture(scope="module")

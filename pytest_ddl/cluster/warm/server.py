@@ -31,6 +31,7 @@ import time
 from typing import Any, NoReturn
 
 from pytest_ddl.cluster import strays, zygote
+from pytest_ddl.cluster.network import join_network
 from pytest_ddl.cluster.preload import PRELOAD, import_all
 
 NUM_ZYGOTE_FDS = 2
@@ -160,6 +161,7 @@ class WarmServer:
         for number, soft in zip(SOFT_LIMITS, request["limits"], strict=True):
             resource.setrlimit(number, (soft, resource.getrlimit(number)[1]))
         sys.path += [entry for entry in request["path"] if entry not in sys.path]
+        join_network(request["network"])
         zygote.run(socket.socket(fileno=owner), request["socket"], PRELOAD, isolated=request["isolated"])
         os._exit(0)
 

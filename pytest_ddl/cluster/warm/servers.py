@@ -135,6 +135,7 @@ def fork(
         "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
         "limits": [resource.getrlimit(number)[0] for number in SOFT_LIMITS],
         "path": [os.path.abspath(entry) for entry in sys.path if entry],
+        "network": f"/proc/{os.getpid()}/ns/net",
     }
     try:
         data = json.dumps(request).encode() + b"\n"
@@ -328,7 +329,12 @@ def _exists(pid: int) -> bool:
 class WarmZygotes:
     """Source of the zygote of one run. It implements :class:`pytest_ddl.cluster.local_launcher.ZygoteSource`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, leaves: bool = True) -> None:
+        """Prepare to find a server.
+
+        :param leaves: leave a server for the next run, if this run finds none.
+        """
+        self._leaves = leaves
         self._leave: Callable[[], None] | None = None
 
     def fork(
@@ -343,7 +349,7 @@ class WarmZygotes:
             forked = fork(key, environ, address, owner, log, isolated=isolated)
         except WarmError as error:
             raise LaunchError(f"--ddl-warm: {error}") from None
-        if forked is None:
+        if forked is None and self._leaves:
             self._leave = functools.partial(leave, key, environ)
         return forked
 

@@ -66,6 +66,7 @@ def launcher_over(
     project: Project | None = None,
     *,
     start_timeout: float,
+    warm: bool = False,
 ) -> Callable[[dict[str, str], Path, str | None], Launcher]:
     """Return a function that starts the launcher of a transport.
 
@@ -73,13 +74,15 @@ def launcher_over(
     :param hosts: value of ``--ddl-hosts``.
     :param project: files to copy to each host, for ``--ddl-sync``.
     :param start_timeout: value of ``--ddl-start-timeout``.
+    :param warm: use the warm servers of the hosts.
     """
 
     def start(environ: dict[str, str], folder: Path, _address: str | None) -> Launcher:
         with _needs_execnet(name):
             from pytest_ddl.hosts.remote import RemoteLauncher
         made = _made(name, make, given, hosts, folder, environ)
-        return RemoteLauncher(made, environ, folder, this_python(given), project, start_timeout=start_timeout)
+        python = this_python(given)
+        return RemoteLauncher(made, environ, folder, python, project, start_timeout=start_timeout, warm=warm)
 
     return start
 
