@@ -43,6 +43,7 @@ KINDS = """
         "logging": (lambda: logging.getLogger("tensorflow").setLevel(7),
                     lambda: logging.getLogger("tensorflow").level == 7),
         "seed": (lambda: random.seed(5), lambda: random.random() == random.Random(5).random()),
+        "numpy seed": (lambda: np.random.seed(5), lambda: np.random.random() == np.random.RandomState(5).random()),
         "tf seed": (lambda: tf.random.set_seed(5), lambda: float(tf.random.uniform(())) == seeded()),
         "generator": (lambda: draws.normal(), lambda: draws.normal() != np.random.default_rng(7).normal()),
         "eager": (lambda: tf.config.run_functions_eagerly(True), tf.config.functions_run_eagerly),
