@@ -22,7 +22,7 @@ from pytest_ddl.bench.advice.facts.knobs import KNOBS
 from pytest_ddl.bench.gate.lockstep import calibrate
 from pytest_ddl.bench.launching.launch import launch
 from pytest_ddl.bench.launching.pacing import LATE_TRACES, Alternation, Lane, Pacer, PacingError
-from pytest_ddl.bench.launching.ranks import PARTING, BenchError, scratch_folder
+from pytest_ddl.bench.launching.ranks import PARTING, BenchError, EndedEarlyError, scratch_folder
 from pytest_ddl.bench.launching.records import Launch
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def take_turns(harness: Harness, contenders: Sequence[Contender]) -> tuple[dict[
     In a group, each contender has two turns, in the order ABC…CBA, so that a drift that is linear over a group cancels
     out. Groups in which something was traced are repeated, as in :mod:`pytest_ddl.bench.gate.lockstep`.
 
-    :raises BenchError: if the first contender fails; the others are compared with it.
+    :raises BenchError: if the first contender fails; the others are compared with it. Or if the program of one ended by
+        itself between two turns.
     """
     with scratch_folder(harness.folder, "advice-") as folder:
         with own_harnesses(harness, len(contenders)) as harnesses, ExitStack() as stack:
@@ -111,6 +112,9 @@ def take_turns(harness: Harness, contenders: Sequence[Contender]) -> tuple[dict[
             return found, failed
         if running[0].failed or not broken:
             raise BenchError(str(running[0].error)) from running[0].error
+    if ended := next((one for one in lanes if isinstance(one.error, EndedEarlyError)), None):
+        # Its loop has a length of its own. All launches run the same program, so the others would end early, too.
+        raise BenchError(str(ended.error)) from ended.error
     # One that failed between two turns has ended those of all.
     found, others = take_turns(harness, [one for one in contenders if one not in broken])
     return found, {**others, **{one.id: failed[one.id] for one in broken}}

@@ -38,12 +38,17 @@ class BenchError(RuntimeError):
         """Exception of the rank, if it raised one."""
 
 
+class EndedEarlyError(BenchError):
+    """Error of a measurement whose program ended by itself before it did."""
+
+
 def all_of(answers: Sequence[Answer], doing: str, refusal: Callable[[Any], str] = lambda _result: "") -> list[Any]:
     """Return the results of all ranks.
 
     :param doing: text for the error if a rank failed, for example ``while it was measured``.
     :param refusal: returns why a result is invalid, because its rank ended too early; empty if it is valid.
-    :raises BenchError: if a rank failed or its result is invalid. The error is that of the rank that failed by itself,
+    :raises EndedEarlyError: if a result is invalid, and no rank failed by itself.
+    :raises BenchError: if a rank failed. The error is that of the rank that failed by itself,
         and not because of another rank.
     """
     from pytest_ddl.cluster import ship
@@ -55,7 +60,7 @@ def all_of(answers: Sequence[Answer], doing: str, refusal: Callable[[Any], str] 
         refused = next(filter(None, map(refusal, results)), "")
         if refused:
             waited = ", ".join(answer.task for answer in failed)
-            raise BenchError(refused + (f"\n{waited} was still waiting for it" if waited else ""))
+            raise EndedEarlyError(refused + (f"\n{waited} was still waiting for it" if waited else ""))
     if not failed:
         return results
     first = failed[0]

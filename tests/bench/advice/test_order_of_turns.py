@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_ddl.bench.advice import turns
+from pytest_ddl.bench.advice.facts.evidence import Contender
 from pytest_ddl.bench.launching import pacing
+from pytest_ddl.bench.launching.ranks import BenchError, EndedEarlyError
+from pytest_ddl.bench.launching.records import BenchSpec
 
 
 class Clock:
@@ -96,3 +102,34 @@ def test_groups_in_which_something_is_traced_are_repeated(monkeypatch: pytest.Mo
     found, log = taken(monkeypatch, set(range(10_000)), base=0.001, fast=0.0005)
     assert len(found["base"]) == 10
     assert len(log) == len(without) + 8 * turns.LATE_TRACES
+
+
+def test_a_program_that_ends_by_itself_is_not_launched_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The launch with a knob has ended first, which says that the program as it is would end, too."""
+    launched = []
+
+    class Running(contextlib.nullcontext):  # type: ignore[type-arg]
+        def __init__(self, contender: Contender, _harness: Any, _folder: Path) -> None:
+            super().__init__(self)
+            launched.append(contender.id)
+            self.contender, self.failed = contender, contender.id == "again"
+            self.error = EndedEarlyError("ended after 201 step(s)") if self.failed else BenchError("no result")
+
+        def accept(self) -> Any:
+            return SimpleNamespace(stop=lambda: None)
+
+        def result(self, _turns: object) -> None:
+            pass
+
+    def leave(_lanes: object) -> None:
+        raise pacing.PacingError("a rank closed its connection")
+
+    monkeypatch.setattr(turns, "_Running", Running)
+    monkeypatch.setattr(turns, "own_harnesses", lambda _harness, number: contextlib.nullcontext([None] * number))
+    monkeypatch.setattr(turns, "_turns", leave)
+    contenders = [
+        Contender(name, print, "mirrored", BenchSpec(global_batch_size=4), name) for name in ("base", "again")
+    ]
+    with pytest.raises(BenchError, match="ended after 201 step"):
+        turns.take_turns(SimpleNamespace(folder=tmp_path), contenders)  # type: ignore[arg-type]
+    assert launched == ["base", "again"]
