@@ -72,6 +72,8 @@ def explained(error: ErrorRecord) -> str:
             f"{said}. If a file or folder is missing: the script runs in an empty folder. Make the folders that it "
             "writes to in the script, and give what it reads with --data=PATH"
         )
+    if error.type.rpartition(".")[2] == "ModuleNotFoundError":
+        return f"{said}. Install it in the environment of pytest-ddl, or put its file beside the script"
     return said
 
 

@@ -10,13 +10,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_ddl.checking.plugin import report_or
 from pytest_ddl.terminal import NOT_COMPARED
 from pytest_ddl.trying.source import Script
+
+if TYPE_CHECKING:
+    from pytest_ddl.trying.verdict import UndecidedError
 
 _PLAN = pytest.StashKey[dict[str, Any]]()
 _FOUND = "ddl_found"
@@ -108,13 +111,21 @@ def _test_of(plan: dict[str, Any]) -> Any:
             if other is None:
                 return
             request.node.user_properties[:] = told
-            undecided = UndecidedError(f"{undecided}. With tf_keras: {other}")
+            undecided = with_other_keras(undecided, other)
         if undecided is not None:
             reason = f"{_UNDECIDED}: {undecided}"
             tell("\n".join([*(text for name, text in request.node.user_properties if name == _FOUND), reason]))
             pytest.skip(reason)
 
     return script
+
+
+def with_other_keras(undecided: object, other: object) -> UndecidedError:
+    """Return why a script is undecided with both packages of Keras. A reason that both have is given once."""
+    from pytest_ddl.trying.verdict import UndecidedError
+
+    both = str(undecided) == str(other)
+    return UndecidedError(f"{undecided} (with tf_keras, too)" if both else f"{undecided}. With tf_keras: {other}")
 
 
 @pytest.hookimpl(wrapper=True)

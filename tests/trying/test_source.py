@@ -157,6 +157,11 @@ def test_the_exception_about_a_variable_outside_the_scope_says_what_to_change() 
     assert explained(raised("ValueError", "other")) == "ValueError: other"
 
 
+def test_a_missing_package_says_what_to_do() -> None:
+    text = explained(raised("ModuleNotFoundError", "No module named 'einops'"))
+    assert text.startswith("ModuleNotFoundError: No module named 'einops'. Install it in the environment")
+
+
 def test_a_line_belongs_to_its_cell(tmp_path: Path) -> None:
     source = notebook(tmp_path / "a.ipynb", "first = 1\n", "second = 2\n")
     lines = source.code.splitlines()

@@ -221,3 +221,8 @@ def test_a_known_behavior_that_ended_no_run_is_an_answer(stats: dict[str, list[o
     session: Any = SimpleNamespace(config=SimpleNamespace(pluginmanager=manager), exitstatus=0)
     plugin.pytest_sessionfinish(session, 0)
     assert session.exitstatus == status
+
+
+def test_a_reason_that_both_packages_of_keras_have_is_given_once() -> None:
+    assert str(plugin.with_other_keras("no module", UndecidedError("no module"))) == "no module (with tf_keras, too)"
+    assert str(plugin.with_other_keras("no module", "it differs")) == "no module. With tf_keras: it differs"
