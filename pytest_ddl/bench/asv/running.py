@@ -70,7 +70,7 @@ def init(train: str, folder: Path) -> list[Path]:
     """Write a configuration and one file of benchmarks, let git ignore what asv writes, and return the paths.
 
     :raises AsvTargetError: if the function is not named as ``module:function`` or does not exist.
-    :raises AsvError: if a file exists already.
+    :raises AsvError: if a file exists already, or cannot be written.
     """
     module, colon, function = train.partition(":")
     if not (module and colon and function) or module.endswith(".py"):
@@ -87,10 +87,13 @@ def init(train: str, folder: Path) -> list[Path]:
     there = [str(path) for path in files if path.exists()]
     if there:
         raise AsvError(f"not written, because a file already exists: {', '.join(there)}")
-    for path, text in files.items():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return [*files, *_ignored_by_git(folder)]
+    try:
+        (folder / "benchmarks").mkdir(exist_ok=True)
+        for path, text in files.items():
+            path.write_text(text, encoding="utf-8")
+        return [*files, *_ignored_by_git(folder)]
+    except OSError as error:
+        raise AsvError(f"{error.filename} cannot be written: {error.strerror}") from None
 
 
 def _ignored_by_git(folder: Path) -> list[Path]:

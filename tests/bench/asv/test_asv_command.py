@@ -88,6 +88,13 @@ def test_init_leaves_files_that_exist(repository: Path) -> None:
     assert (repository / "asv.conf.json").read_text() == "{}"
 
 
+def test_init_says_what_cannot_be_written(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "benchmarks").write_text("no folder")
+    assert main(["asv", "init", "train:train"]) == 1
+    assert capsys.readouterr().err == "pytest-ddl asv: benchmarks cannot be written: File exists\n"
+    assert not (repository / "asv.conf.json").exists()
+
+
 @pytest.mark.parametrize("train", ["train.py", "train.py:train", "train:", ":train"])
 def test_init_needs_a_module_and_a_function(repository: Path, capsys: pytest.CaptureFixture[str], train: str) -> None:
     assert main(["asv", "init", train]) == 2
