@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pytest_ddl import DivergenceError
+from pytest_ddl import DivergenceError, current_rank
 from pytest_ddl.config import SETTINGS
 from pytest_ddl.items.selection import SPEC_FIXTURE
 from pytest_ddl.session import harness_of
@@ -62,23 +62,38 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if current_rank() is not None:
+        return  # it collects hundreds of tests, and may run only one of them: pytest_runtest_protocol prepares it
     own = [item for item in items if item.path.is_relative_to(FILE.parent)]
     chosen = [item for item in own if _is_chosen(item, config)]
     left_out = set(own) - set(chosen)
     if left_out:
         config.hook.pytest_deselected(items=[item for item in own if item in left_out])
         items[:] = [item for item in items if item not in left_out]
-    registry = harness_of(config).registry
     for item in chosen:
-        coverage.attach(item, registry)
-        if version_of(subject.of_test(item)) is None:
-            item.add_marker(pytest.mark.skip(reason=f"{subject.of_test(item)} is not installed"))
-        if lacking := missing(item, versions_of(subject.of_test(item))):
-            item.add_marker(pytest.mark.skip(reason=lacking))
-        absent.skip(item)
-        if config.pluginmanager.hasplugin("rerunfailures") and _drops_iterators(item):
-            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=["was killed by SIG(SEGV|ABRT)"]))
+        _prepare(item)
     config.stash[expecting.EXPECTED].apply(chosen, whole=not left_out)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Prepare a test in its rank, in time for pytest to read its markers."""
+    if current_rank() is not None and item.path.is_relative_to(FILE.parent):
+        _prepare(item)
+        item.config.stash[expecting.EXPECTED].apply([item], whole=False)
+    return (yield)
+
+
+def _prepare(item: pytest.Item) -> None:
+    """Attach what a test covers, and skip it if its package lacks what it needs."""
+    coverage.attach(item, harness_of(item.config).registry)
+    if version_of(subject.of_test(item)) is None:
+        item.add_marker(pytest.mark.skip(reason=f"{subject.of_test(item)} is not installed"))
+    if lacking := missing(item, versions_of(subject.of_test(item))):
+        item.add_marker(pytest.mark.skip(reason=lacking))
+    absent.skip(item)
+    if item.config.pluginmanager.hasplugin("rerunfailures") and _drops_iterators(item):
+        item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=["was killed by SIG(SEGV|ABRT)"]))
 
 
 def _is_chosen(item: pytest.Item, config: pytest.Config) -> bool:

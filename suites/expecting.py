@@ -104,7 +104,7 @@ class Expected:
     def apply(self, tests: Sequence[pytest.Item], whole: bool) -> None:
         """Attach the entries to the tests, and warn of those without a test if ``tests`` is the whole suite."""
         strategies = set()
-        unmatched = {entry for entry in self._entries if entry.applies(installed(), subject.name())}
+        matched = set()
         for test in tests:
             strategy = strategy_of(test)
             if strategy is None:
@@ -112,7 +112,7 @@ class Expected:
             strategies.add(strategy)
             for entry in self._entries:
                 if entry.matches(test.nodeid, strategy) and entry.applies(installed(), subject.of_test(test)):
-                    unmatched.discard(entry)
+                    matched.add(entry)
                     if entry.device and entry.device != device_of(test):
                         continue
                     if entry.verdicts:
@@ -127,7 +127,9 @@ class Expected:
                 test.add_marker(pytest.mark.xfail(reason=reason, raises=Exception, strict=strict))
         if not whole or not self._runs_the_suite():
             return
-        for entry in unmatched:
+        for entry in self._entries:
+            if entry in matched or not entry.applies(installed(), subject.name()):
+                continue
             if not entry.strategies or strategies.issuperset(entry.strategies):
                 warnings.warn(f"{entry.file.name}: {entry} matches no test", pytest.PytestWarning, stacklevel=1)
 
