@@ -147,7 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         guesses = "".join(did_you_mean(one.partition("=")[0], known) for one in refused if one.startswith("--"))
         if passes_on == "rest" and not guesses:
             option = refused[0].startswith("-")
-            guesses = " (options of pytest come last, after --)" if option else " (one file in each call)"
+            places = " (options of the script go into --args, and those of pytest come last, after --)"
+            guesses = places if option else " (one file in each call)"
         chosen.error(f"unrecognized arguments: {' '.join(refused)}{guesses}")
     status: int = options.main(options)
     return status
