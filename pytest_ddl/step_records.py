@@ -15,6 +15,8 @@ class BatchOrigin(str, Enum):
 
     ELEMENT = "element"
     """They are parts of an element."""
+    SELECTED = "selected"
+    """They are rows or other pieces of an element, which the program moved and did not compute with."""
     DERIVED = "derived"
     """They were computed from an element, between the iterator and ``strategy.run``."""
     ARGUMENT = "argument"

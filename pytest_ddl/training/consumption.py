@@ -134,6 +134,8 @@ def digest(parts: tuple[Part, ...], arrays: list[NDArray[Any]], origins: Origins
     Only parts with the surest origin count: parts of an element, or else what was computed from one.
     """
     origins = [BatchOrigin.ELEMENT] * len(parts) if origins is None else origins
+    if BatchOrigin.DERIVED in origins:  # pieces beside it show only a part of each example
+        origins = [BatchOrigin.DERIVED if kind is BatchOrigin.SELECTED else kind for kind in origins]
     given: list[list[NDArray[Any]]] = []
     cursor = 0
     for part in parts:

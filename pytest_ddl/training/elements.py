@@ -17,6 +17,24 @@ from pytest_ddl.training import adapter
 
 _MOST_ANCESTORS = 5000
 """Maximum number of operations to search for the element that a tensor was computed from."""
+_MOVING = {
+    "Cast": 0,
+    "ExpandDims": 0,
+    "GatherNd": 0,
+    "GatherV2": 0,
+    "Identity": 0,
+    "Reshape": 0,
+    "ReverseV2": 0,
+    "Roll": 0,
+    "Slice": 0,
+    "Split": 1,
+    "SplitV": 0,
+    "Squeeze": 0,
+    "StridedSlice": 0,
+    "Transpose": 0,
+    "Unpack": 0,
+}
+"""Operations that give pieces of a tensor as they are -> which of their inputs it is; the others say which pieces."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +43,8 @@ class ElementSource:
 
     tensors: Sequence[Any]
     computed_from: Sequence[Any]
+    piece_of: Sequence[Any] = ()
+    """Tensors of the same graph of which each of ``tensors`` is a piece; empty if one was computed otherwise."""
 
 
 class Elements:
@@ -56,16 +76,31 @@ class Elements:
         """Return what :meth:`origin` needs to know of a tensor; call it while the graph of the tensor is traced."""
         own = tensors_of(item)
         direct = any(self._is_given(tensor) for tensor in own)
-        computed = [] if direct else [it for it in _ancestors_of(own) if self._is_given(it) or _is_input(it)]
-        return ElementSource(own, computed)
+        ancestors = [] if direct else _ancestors_of(own)
+        computed = [it for it in ancestors if self._is_given(it) or _is_input(it)]
+        drawn = any("Random" in it.op.type for it in ancestors)
+        return ElementSource(own, computed, () if direct or drawn else self._pieces(own))
 
     def origin(self, source: ElementSource) -> BatchOrigin:
         """Return how a tensor is related to an element, in the execution that runs now."""
         if any(map(self._is_given, source.tensors)):
             return BatchOrigin.ELEMENT
+        if source.piece_of and all(map(self._is_given, source.piece_of)):
+            return BatchOrigin.SELECTED
         if any(map(self._is_given, source.computed_from)):
             return BatchOrigin.DERIVED
         return BatchOrigin.ARGUMENT
+
+    def _pieces(self, tensors: Sequence[Any]) -> list[Any]:
+        """Return the tensors of which the given ones are pieces, back to elements or inputs; empty if one is none."""
+        found = []
+        for tensor in tensors:
+            while not (self._is_given(tensor) or hasattr(tensor, "numpy") or _is_input(tensor)):
+                if tensor.op.type not in _MOVING:
+                    return []
+                tensor = tensor.op.inputs[_MOVING[tensor.op.type]]
+            found.append(tensor)
+        return found
 
     def _is_given(self, tensor: Any) -> bool:
         for _ in range(100):  # functions within functions

@@ -276,6 +276,22 @@ def test_what_is_computed_from_examples_may_differ_by_rounding() -> None:
     assert check_data_cover(Comparison(*runs, Tolerance(reference))).outcome is Outcome.NOT_APPLICABLE
 
 
+def test_pieces_of_elements_are_examples_if_one_device_has_them() -> None:
+    pieces = BatchOrigin.SELECTED
+    reference, distributed = _given([[8]], origin=pieces), _given([[4, 4]], origin=pieces)
+    (step,) = distributed.ranks[0].steps
+    first = step.batches[0]
+    for names, outcome in (
+        (step.batches[1].fingerprints, Outcome.PASS),
+        (first.fingerprints, Outcome.FAIL),
+        ((1, 2, 3, 4), Outcome.NOT_APPLICABLE),  # other features of all examples, for example
+    ):
+        batches = (first, replace(first, replica=1, fingerprints=names, inputs=()))
+        other = replace(distributed, ranks=(replace(distributed.ranks[0], steps=(replace(step, batches=batches),)),))
+        runs = data_calls(reference, other)
+        assert check_data_cover(Comparison(*runs, Tolerance(reference))).outcome is outcome
+
+
 def _paired(pairs: list[list[tuple[int, int]]]) -> TrainingRecord:
     """One step whose replicas consume examples of two tensors, known by their contents."""
     names = [[hash(pair) for pair in part] for part in pairs]

@@ -220,3 +220,79 @@ def restores_a_sum(run):
 
 def restores_a_sum_that_was_not_saved(run):
     _restores_a_sum(run, total=tf.train.Checkpoint())
+
+
+def _by_hand(run, parts):
+    """Batches that are divided in the graph of the step, before the replica function gets them."""
+    model, optimizer = _make(run)
+    run.watch(model=model, optimizer=optimizer)
+
+    def replica_step(x, y):
+        return _descends(run, model, optimizer, x, y)
+
+    @tf.function
+    def step(x, y):
+        number = run.strategy.num_replicas_in_sync
+        per_replica = run.strategy.experimental_distribute_values_from_function
+        xs, ys = parts(x, y, number)
+        args = (
+            per_replica(lambda c: xs[c.replica_id_in_sync_group]),
+            per_replica(lambda c: ys[c.replica_id_in_sync_group]),
+        )
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=args), axis=None)
+
+    for x, y in _examples().batch(run.global_batch_size):
+        run.record(step(x, y))
+
+
+def _descends(run, model, optimizer, x, y):
+    with tf.GradientTape() as tape:
+        losses = tf.square(model(x) - y)[:, 0]
+        loss = tf.nn.compute_average_loss(losses, global_batch_size=run.global_batch_size)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    return loss
+
+
+def divides_batches_by_hand(run):
+    _by_hand(run, lambda x, y, number: (tf.split(x, number), tf.split(y, number)))
+
+
+def deals_examples_out_by_hand(run):
+    _by_hand(
+        run, lambda x, y, number: ([x[at::number] for at in range(number)], [y[at::number] for at in range(number)])
+    )
+
+
+def gives_the_first_part_to_all(run):
+    _by_hand(run, lambda x, y, number: (tf.split(x, number)[:1] * number, tf.split(y, number)[:1] * number))
+
+
+def divides_labels_otherwise(run):
+    _by_hand(run, lambda x, y, number: ([x[at::number] for at in range(number)], tf.split(y, number)))
+
+
+def _by_the_replica(run, place):
+    """Whole batches for all replicas, of which each trains on a slice."""
+    model, optimizer = _make(run)
+    run.watch(model=model, optimizer=optimizer)
+
+    def replica_step(x, y):
+        size = run.global_batch_size // run.num_replicas
+        first = size * place(tf.distribute.get_replica_context().replica_id_in_sync_group)
+        return _descends(run, model, optimizer, x[first : first + size], y[first : first + size])
+
+    @tf.function
+    def step(x, y):
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=(x, y)), axis=None)
+
+    for x, y in _examples().batch(run.global_batch_size):
+        run.record(step(x, y))
+
+
+def takes_slices_in_the_replica_function(run):
+    _by_the_replica(run, lambda replica: replica)
+
+
+def takes_one_slice_on_all_replicas(run):
+    _by_the_replica(run, lambda replica: replica * 0)

@@ -96,6 +96,38 @@ def test_a_sin_is_named(program, check, cause):
     assert (report.findings[0].check, report.findings[0].cause) == (check, cause), str(report)
 
 
+@pytest.mark.nightly(each_commit=("mirrored-takes_slices_in_the_replica_function",))
+@pytest.mark.parametrize(
+    "program",
+    [
+        programs.divides_batches_by_hand,
+        programs.deals_examples_out_by_hand,
+        programs.takes_slices_in_the_replica_function,
+    ],
+    ids=name_of,
+)
+@pytest.mark.parametrize("strategy", ["mirrored", "central_storage"])
+def test_batches_may_be_divided_by_hand(strategy, program):
+    report = check_training(program, strategy, **GIVEN)
+    assert report.passed, str(report)
+
+
+@pytest.mark.nightly(each_commit=("gives_the_first_part_to_all", "divides_labels_otherwise"))
+@pytest.mark.parametrize(
+    ("program", "check", "cause"),
+    [
+        (programs.gives_the_first_part_to_all, "DATA-COVER", "examples-duplicated"),
+        (programs.divides_labels_otherwise, "DATA-COVER", "examples-altered"),
+        (programs.takes_one_slice_on_all_replicas, "BATCH", "global-batch-wrong"),
+    ],
+    ids=name_of,
+)
+def test_batches_that_are_divided_wrongly_by_hand_are_named(program, check, cause):
+    report = check_training(program, "mirrored", **GIVEN)
+    assert report.verdict == "fail"
+    assert (report.findings[0].check, report.findings[0].cause) == (check, cause), str(report)
+
+
 @pytest.mark.nightly(each_commit=("distributes_one_shard",))
 @pytest.mark.parametrize(
     ("program", "causes"),

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from pytest_ddl.records import BatchRecord, StepRecord, TrainingRecord
+from pytest_ddl.equivalence.evidence import gradients
+from pytest_ddl.equivalence.evidence.arrays import difference, magnitude
+from pytest_ddl.records import BatchRecord, GradientStage, StepRecord, TrainingRecord
 from pytest_ddl.step_records import BatchOrigin, InputRecord
 from pytest_ddl.training import fingerprint
 
@@ -16,6 +18,8 @@ _Calls = dict[int, list[BatchRecord]]
 """Replica -> the batches of its calls in a step, in order."""
 _Input = tuple[int, int]
 """Position of a call among those of its replica in a step, and position of an input of the call."""
+_ABOUT = 1e-3
+"""Relative difference of gradients that rounding may make. STEP-EQ judges those that are wrong by less."""
 
 
 def data_calls(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[TrainingRecord, TrainingRecord]:
@@ -26,7 +30,36 @@ def data_calls(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[
     are removed that are no global batch. What the program computed from examples may differ by rounding, so it counts
     only if it does not differ.
     """
-    return _without_computed(*_divided_inputs(*_without_own_data(reference, distributed)))
+    if _divides_by_itself(reference, distributed):
+        return _both(reference, distributed, lambda _batch, _call: None)
+    return _without_computed(*_of_known_pieces(*_divided_inputs(*_without_own_data(reference, distributed))))
+
+
+def _divides_by_itself(reference: TrainingRecord, distributed: TrainingRecord) -> bool:
+    """Return whether a replica function that is given whole global batches trains on a part of each.
+
+    The replicas then have other gradients, whose sum is that of one device. Which part each takes is not observed.
+    """
+    for step in _common(reference, distributed):
+        ours, theirs = reference.batches(step), distributed.batches(step)
+        if len(ours) != 1 or not ours[0].fingerprints or distributed.num_replicas < 2:
+            return False
+        if {batch.replica for batch in theirs} != set(range(distributed.num_replicas)) or any(
+            batch.fingerprints != ours[0].fingerprints for batch in theirs
+        ):
+            return False
+    whole, parts = (gradients.by_replica(record, 1, GradientStage.COMPUTED) for record in (reference, distributed))
+    if not whole or len(parts) != distributed.num_replicas:
+        return False
+    return _are_equal(whole[0], gradients.total(parts)) and not all(
+        _are_equal(parts[0], part) for part in parts.values()
+    )
+
+
+def _are_equal(left: gradients.Gradients, right: gradients.Gradients) -> bool:
+    return set(left) == set(right) and all(
+        difference(right[at], value).error <= _ABOUT * magnitude(value) for at, value in left.items()
+    )
 
 
 def _without_own_data(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[TrainingRecord, TrainingRecord]:
@@ -100,11 +133,46 @@ def without_repeats(reference: TrainingRecord, distributed: TrainingRecord) -> T
     return replace(distributed, ranks=tuple(ranks))
 
 
+def _of_known_pieces(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[TrainingRecord, TrainingRecord]:
+    """Return both runs with pieces of elements as examples if one device has them all, and else as computed.
+
+    A program may give each replica other features of all examples. These pieces are no rows of one device.
+    """
+    records = reference, distributed
+    if not any(batch.origin is BatchOrigin.SELECTED for record in records for batch in _all_batches(record)):
+        return records
+    ours, theirs = map(_rows_of_pieces, records)
+    known = ours is not None and theirs is not None and all(theirs[at] <= ours.get(at, set()) for at in theirs)
+
+    def change(batch: BatchRecord, _call: int) -> BatchRecord:
+        origin = BatchOrigin.ELEMENT if known else BatchOrigin.DERIVED
+        return replace(batch, origin=origin) if batch.origin is BatchOrigin.SELECTED else batch
+
+    return _both(*records, change)
+
+
+def _rows_of_pieces(record: TrainingRecord) -> dict[int, set[int]] | None:
+    """Return the hashes of the rows of elements and of their pieces, by tensor; ``None`` if some are unknown."""
+    found: dict[int, set[int]] = {}
+    for batch in _all_batches(record):
+        if batch.origin in (BatchOrigin.ELEMENT, BatchOrigin.SELECTED) and batch.size:
+            columns = batch.columns or (() if batch.fingerprints is None else (batch.fingerprints,))
+            if not columns:
+                return None
+            for at, column in enumerate(columns):
+                found.setdefault(at, set()).update(column)
+    return found
+
+
+def _all_batches(record: TrainingRecord) -> Iterator[BatchRecord]:
+    for step in range(1, record.num_steps + 1):
+        yield from record.batches(step)
+
+
 def _without_computed(reference: TrainingRecord, distributed: TrainingRecord) -> tuple[TrainingRecord, TrainingRecord]:
     """Return both runs without the contents of batches that were computed from examples, if these contents differ."""
     records = reference, distributed
-    batches = [batch for record in records for step in range(1, record.num_steps + 1) for batch in record.batches(step)]
-    origins = {batch.origin for batch in batches if batch.size}
+    origins = {batch.origin for record in records for batch in _all_batches(record) if batch.size}
     if BatchOrigin.DERIVED not in origins or all(_same_computed(*records, step) for step in _common(*records)):
         return records
     again = BatchOrigin.ELEMENT in origins
