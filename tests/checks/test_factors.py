@@ -171,3 +171,13 @@ def test_the_replica_that_computes_something_else_is_named() -> None:
     report = judged_with_slices(Way(), Way(computed=of_the_second), 2, checks=NUMERIC)
     assert report.findings[0].cause == "replica-computes-otherwise", str(report)
     assert "only replica 1 computes another gradient" in (report.findings[0].evidence or "")
+
+
+def test_a_factor_of_each_replica_is_named() -> None:
+    def weighted(weights: Any, batch: Any) -> Any:
+        of_the_second = 0 not in batch.ids and len(batch.ids) == 6 and batch.replicas > 1
+        return scaled(global_mean(weights, batch), 3.0 if of_the_second else 1.0)
+
+    report = judged_with_slices(Way(), Way(computed=weighted), 2, checks=NUMERIC)
+    assert report.findings[0].cause == "replica-computes-otherwise", str(report)
+    assert "1 x on replica 0, 3 x on replica 1" in (report.findings[0].evidence or "")

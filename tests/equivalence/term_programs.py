@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 import tensorflow as tf
-from gradient_programs import _dense, _reduced, _replica, _train
+from gradient_programs import _data, _dense, _reduced, _replica, _train
 
 
 def _average(run, values):
@@ -238,3 +238,66 @@ def one_mean_is_divided_twice(run):
         return _average(run, errors) + tf.reduce_mean(sizes) / count**2
 
     _train(run, loss_of=loss_of)
+
+
+def replicas_have_weights_of_their_own(run):
+    def loss_of(run, errors, batch, model):
+        weights = tf.constant([1.0, 3.0], errors.dtype)
+        return _average(run, errors) * weights[tf.distribute.get_replica_context().replica_id_in_sync_group]
+
+    _train(run, loss_of=loss_of)
+
+
+def _actor(run, average):
+    """An actor whose first update comes in the second step, with a network that follows it."""
+    with run.strategy.scope():
+        actor, follower, critic = _dense(), _dense(), _dense()
+        optimizers = [keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.01)]
+        for network, optimizer in zip((actor, critic), optimizers, strict=True):
+            optimizer.build(network.trainable_variables)
+    for network, optimizer in ((actor, optimizers[0]), (critic, optimizers[1]), (follower, None)):
+        run.watch(model=network, optimizer=optimizer)
+
+    def move(network, optimizer, loss_of):
+        with tf.GradientTape() as tape:
+            loss = loss_of()
+        gradients = tape.gradient(loss, network.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
+        return loss
+
+    def move_critic(x, y, *_rest):
+        def loss_of():
+            target = tf.cast(y, critic.compute_dtype) + follower(x)
+            return _average(run, tf.reduce_sum(tf.square(critic(x) - target), axis=-1))
+
+        return move(critic, optimizers[1], loss_of)
+
+    def move_actor(x, *_rest):
+        def loss_of():
+            return average(tf.reduce_sum(tf.square(actor(x) - tf.stop_gradient(critic(x))), axis=-1))
+
+        move(actor, optimizers[0], loss_of)
+        for slow, fast in zip(follower.variables, actor.variables, strict=True):
+            slow.assign(0.9 * slow + 0.1 * fast)
+
+    @tf.function
+    def critic_step(batch):
+        return run.strategy.reduce("SUM", run.strategy.run(move_critic, args=batch), axis=None)
+
+    @tf.function
+    def actor_step(batch):
+        run.strategy.run(move_actor, args=batch)
+
+    for number, batch in enumerate(run.batches(_data(run))):
+        loss = critic_step(batch)
+        if number % 2:
+            actor_step(batch)
+        run.record(loss)
+
+
+def mean_of_a_delayed_actor(run):
+    _actor(run, tf.reduce_mean)
+
+
+def right_delayed_actor(run):
+    _actor(run, lambda losses: _average(run, losses))

@@ -8,6 +8,8 @@ from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Source
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     factor_of,
+    factors_alone,
+    is_one,
     odd_replicas,
     plain_normalization,
     random_sources,
@@ -80,15 +82,34 @@ def paired_otherwise(case: Case) -> Fit | None:
 
 
 def treated_otherwise(case: Case) -> Fit | None:
-    """Test for some replicas whose gradient is not the one of their examples, while that of the others is."""
-    odd = odd_replicas(case)
-    if not odd or not case.same_examples or plain_normalization(case) or random_sources(case):
+    """Test for some replicas whose gradient is not the one of their examples, while that of the others is.
+
+    Each replica may also multiply its gradient by a factor of its own.
+    """
+    if not case.same_examples or plain_normalization(case) or random_sources(case):
         return None
+    odd = odd_replicas(case)
+    if not odd:
+        return _multiplied_otherwise(case)
     replicas = ", ".join(map(str, odd))
     return Fit(
         "replica-computes-otherwise",
         f"only replica {replicas} computes another gradient than one device does for the same examples",
         grounds=Grounds.PATTERN,
+        also=("examples-altered",),
+    )
+
+
+def _multiplied_otherwise(case: Case) -> Fit | None:
+    source = case.computed
+    factors = factors_alone(case, source) if source is not None else []
+    known = [factor for factor in factors if factor]
+    if not known or len(known) < len(factors) or all(is_one(factor / known[0]) for factor in known):
+        return None
+    found = ", ".join(f"{factor:.4g} x on replica {replica}" for replica, factor in enumerate(known))
+    return Fit(
+        "replica-computes-otherwise",
+        f"the gradient that one device computes for the same examples is multiplied by another number: {found}",
         also=("examples-altered",),
     )
 

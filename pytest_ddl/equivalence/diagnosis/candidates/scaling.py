@@ -93,8 +93,10 @@ def _in_moments(case: Case, factor: float) -> str | None:
         errors = {power: difference(motion.theirs[0], factor**power * motion.ours).error for power in (1, 2)}
         return factor ** min(errors, key=lambda power: errors[power]) * motion.ours
 
-    # Moments are linear (quadratic) in the gradient only if they start from zero.
-    if case.step == 1 and slots and reproduces(slots, first_or_second_moment, factor**2):
+    # Moments are linear (quadratic) in the gradient only if they start from zero. The first update of one of several
+    # optimizers may come late.
+    fresh = case.step == 1 or not any(motion.before.any() for motion in slots)
+    if fresh and slots and reproduces(slots, first_or_second_moment, factor**2):
         times = f"{factor:.4g}x (first) and {factor**2:.4g}x (second)"
         return f"the optimizer's moments are {times} those of one device"
     return None
