@@ -1,0 +1,104 @@
+"""Defects of single layers: what they compute from their inputs, weights and masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from suites.defects.registry import defect, put, replace
+
+
+def _adds(owner: Any, name: str = "call") -> None:
+    """Let a method return its first output with 1 more."""
+
+    def make(original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            found = original(*args, **kwargs)
+            return (found[0] + 1, *found[1:]) if isinstance(found, tuple) else found + 1
+
+        return call
+
+    replace(owner, name, make)
+
+
+@defect(r"test_recurrences\.py::test_(a_recurrence|two_directions_are|a_stateful|zeros_are)")
+def recurrent_layers_ignore_masks() -> None:
+    """Recurrent layers take all times into account, whatever their mask says."""
+    from keras import layers
+
+    def make(original: Any) -> Any:
+        return lambda self, sequences, initial_state, mask, training=False: original(
+            self, sequences, initial_state, None, training
+        )
+
+    for kind in (layers.RNN, layers.SimpleRNN, layers.LSTM, layers.GRU):
+        if "inner_loop" in vars(kind):
+            replace(kind, "inner_loop", make)
+
+
+@defect(r"test_normalizing_layers\.py")
+def normalized_values_are_shifted() -> None:
+    """Layers that normalize return 1 more."""
+    from keras import layers
+
+    for name, kind in vars(layers).items():
+        if name.endswith("Normalization"):
+            _adds(kind)
+
+
+@defect(r"test_merging\.py::test_(inputs|products)")
+def merged_inputs_are_shifted() -> None:
+    """Layers that merge inputs return 1 more."""
+    from keras import layers
+
+    for name in ("Add", "Average", "Multiply", "Subtract", "Maximum", "Minimum", "Concatenate", "Dot"):
+        _adds(getattr(layers, name), "_merge_function")
+
+
+@defect(r"test_merging\.py::test_what_is_joined")
+def the_first_mask_is_that_of_all() -> None:
+    """Concatenate takes the mask of its first input for that of its output."""
+    from keras import layers
+
+    replace(layers.Concatenate, "compute_mask", lambda _original: lambda _self, _inputs, mask: mask[0])
+
+
+@defect(r"test_reshaping\.py")
+def reshaped_values_are_shifted() -> None:
+    """Layers that crop, pad, repeat or reshape return 1 more."""
+    from keras import layers
+
+    for name, kind in vars(layers).items():
+        if name.startswith(("Cropping", "ZeroPadding", "UpSampling", "Flatten", "Reshape", "Permute", "RepeatVector")):
+            _adds(kind)
+
+
+@defect(r"test_projections\.py")
+def projections_are_shifted() -> None:
+    """Layers with a kernel or a table return 1 more."""
+    from keras import layers
+
+    for name in ("Dense", "EinsumDense", "Embedding", "ReversibleEmbedding", "TimeDistributed"):
+        if hasattr(layers, name):
+            _adds(getattr(layers, name))
+
+
+@defect(r"test_attention_parameters\.py")
+def attention_is_shifted() -> None:
+    """Layers with attention return 1 more."""
+    from keras import layers
+
+    for name in ("MultiHeadAttention", "GroupQueryAttention", "Attention"):
+        _adds(getattr(layers, name))
+
+
+@defect(r"::test_each_(recurrent_layer|layer_that_(normalizes|merges))")
+def new_layers_appear() -> None:
+    """Keras has a recurrent layer, a merging one and a normalizing one that no test knows."""
+    from keras import layers
+
+    for name, base in (
+        ("NewCell", layers.Layer),
+        ("Modulo", layers.Add.__mro__[1]),
+        ("NewNormalization", layers.Layer),
+    ):
+        put(layers, name, type(name, (base,), {}))
