@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.pages.made import Element, Project
@@ -67,10 +69,12 @@ PROGRAMS = """
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Element]:
+def pages(tmp_path_factory: pytest.TempPathFactory, warm_server: object) -> dict[str, Element]:
     """Pages of one run, by the name of the test."""
     project = Project(tmp_path_factory.mktemp("project"), {"test_bugs.py": PROGRAMS})
-    done = project.run("--ddl-report=pages", "--ddl-timeout=300", timeout=1500.0)
+    # A warm server fits only if the run finds the plugin where the server has found it.
+    environ = {"PYTEST_DDL_WARM": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    done = project.run("--ddl-report=pages", "--ddl-timeout=300", timeout=1500.0, **environ)
     found = [project.page(str(path)) for path in (project.folder / "pages").glob("test-*.html")]
     assert len(found) == 4, done.stdout + done.stderr
     return {page.one("p", kind="test").text.partition("::")[2]: page for page in found}

@@ -117,6 +117,7 @@ def test_an_unknown_defect_is_refused(capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_sessions")
 def test_a_planted_defect_makes_tests_fail(tmp_path):
     file = tmp_path / "proofs.json"
     command = [sys.executable, "-m", "pytest", "-p", "suites.proving", "-p", "no:cacheprovider", "-q"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -25,14 +26,13 @@ from pytest_ddl.bench.launching.ranks import BenchError
 ITERATIONS = 25
 
 
-def small(penalty: float = 0.1) -> Problem:
-    """200 digits of 5 classes with 16 features."""
+@functools.cache
+def small() -> Problem:
+    """200 digits of 5 classes with 16 features. They are read in the first test, because sklearn is slow to import."""
+    penalty = 0.1
     whole = digits_problem(penalty)
     kept = np.flatnonzero(whole.labels < 5)[:200]
     return Problem(whole.features[kept, 16:32], whole.labels[kept], 5, penalty)
-
-
-PROBLEM = small()
 
 
 def solved(problem: Problem, iterations: int = ITERATIONS) -> Trace:
@@ -40,13 +40,13 @@ def solved(problem: Problem, iterations: int = ITERATIONS) -> Trace:
 
 
 def in_another_order(seed: int) -> Trace:
-    problem, order = PROBLEM.permuted(seed)
+    problem, order = small().permuted(seed)
     return put_back(solved(problem), order)
 
 
 @pytest.fixture(scope="module")
 def center() -> Trace:
-    return solved(PROBLEM)
+    return solved(small())
 
 
 @pytest.fixture(scope="module")
@@ -59,28 +59,28 @@ def noise() -> list[Trace]:
 
 def test_the_gradient_belongs_to_the_objective() -> None:
     generator = np.random.default_rng(0)
-    point, direction = generator.normal(size=(2, PROBLEM.size))
+    point, direction = generator.normal(size=(2, small().size))
     step = 1e-6
-    ahead, behind = (PROBLEM.gradient(point + sign * step * direction)[0] for sign in (1, -1))
-    assert (ahead - behind) / (2 * step) == pytest.approx(PROBLEM.gradient(point)[1] @ direction, rel=1e-6)
+    ahead, behind = (small().gradient(point + sign * step * direction)[0] for sign in (1, -1))
+    assert (ahead - behind) / (2 * step) == pytest.approx(small().gradient(point)[1] @ direction, rel=1e-6)
 
 
 def test_the_minimum_is_that_of_scipy() -> None:
-    trace = solved(PROBLEM, iterations=200)
+    trace = solved(small(), iterations=200)
     assert trace.converged
-    point, _note = lbfgs.scipy_optimum(PROBLEM)
-    found = compare_optimum(PROBLEM, trace.points[-1], point, tolerance=lbfgs.AT_OPTIMUM)
+    point, _note = lbfgs.scipy_optimum(small())
+    found = compare_optimum(small(), trace.points[-1], point, tolerance=lbfgs.AT_OPTIMUM)
     assert (found.verdict, found.found <= found.bound) == ("equal", True)
 
 
 def test_another_minimum_differs_and_an_early_end_decides_nothing() -> None:
-    point, _note = lbfgs.scipy_optimum(PROBLEM)
-    other, _note = lbfgs.scipy_optimum(replace(PROBLEM, labels=np.roll(PROBLEM.labels, 1)))
-    found = compare_optimum(PROBLEM, other, point, tolerance=lbfgs.AT_OPTIMUM)
+    point, _note = lbfgs.scipy_optimum(small())
+    other, _note = lbfgs.scipy_optimum(replace(small(), labels=np.roll(small().labels, 1)))
+    found = compare_optimum(small(), other, point, tolerance=lbfgs.AT_OPTIMUM)
     assert (found.verdict, "reports convergence" in found.reason) == ("differs", True)
-    early = solved(PROBLEM, iterations=3)
+    early = solved(small(), iterations=3)
     assert not early.converged
-    found = compare_optimum(PROBLEM, early.points[-1], point, tolerance=lbfgs.AT_OPTIMUM, converged=early.converged)
+    found = compare_optimum(small(), early.points[-1], point, tolerance=lbfgs.AT_OPTIMUM, converged=early.converged)
     assert (found.verdict, "not converged" in found.reason) == ("inconclusive", True)
 
 
@@ -93,8 +93,8 @@ def test_a_distance_above_the_bound_differs() -> None:
         def gradient(self, point: Vector) -> tuple[float, Vector]:
             return 0.0, np.zeros_like(point)
 
-    blind = Blind(PROBLEM.features, PROBLEM.labels, PROBLEM.classes, PROBLEM.penalty)
-    zeros = np.zeros(PROBLEM.size)
+    blind = Blind(small().features, small().labels, small().classes, small().penalty)
+    zeros = np.zeros(small().size)
     assert compare_optimum(blind, zeros, zeros + 1e-3, tolerance=1.0).verdict == "differs"
     assert compare_optimum(blind, zeros, zeros, tolerance=1.0).verdict == "equal"
 
@@ -114,7 +114,7 @@ def test_a_gradient_that_does_not_belong_to_the_objective_is_told() -> None:
             return objective
 
     with pytest.raises(SearchError, match="iteration 1: no step satisfies the Wolfe conditions"):
-        minimize(Wrong(PROBLEM), iterations=5)
+        minimize(Wrong(small()), iterations=5)
 
 
 # -- the verdict on the course -----------------------------------------------------------------------
@@ -131,7 +131,7 @@ class _Planted(OneMachine):
     """Machine with one defect of sharding."""
 
     def __init__(self, defect: str) -> None:
-        super().__init__(PROBLEM)
+        super().__init__(small())
         self._defect, self._gradients = defect, 0
 
     def gradient(self, point: int, out: int) -> float:
@@ -140,7 +140,7 @@ class _Planted(OneMachine):
         if self._defect == "float32 gradient":
             self._registers[out] = self._registers[out].astype(np.float32).astype(np.float64)
         if self._defect == "one late gradient is of one shard" and self._gradients == 12:
-            half = replace(PROBLEM, features=PROBLEM.features[:100], labels=PROBLEM.labels[:100])
+            half = replace(small(), features=small().features[:100], labels=small().labels[:100])
             self._registers[out] = half.gradient(self._registers[point])[1]
         return objective
 
@@ -197,20 +197,20 @@ def test_ranks_with_different_sums_are_told(center: Trace) -> None:
 
 def test_a_run_that_differs_fails_the_study(center: Trace, noise: list[Trace]) -> None:
     single = RankCourse(center, tuple(noise), 0.0)
-    point, note = lbfgs.scipy_optimum(PROBLEM)
+    point, note = lbfgs.scipy_optimum(small())
     wrong = minimize(_Planted("float32 gradient"), iterations=ITERATIONS)
     for trace, fails in ((center, False), (wrong, True)):
         course = compare_course(center, noise, trace)
-        optimum = compare_optimum(PROBLEM, trace.points[-1], point, tolerance=lbfgs.AT_OPTIMUM)
+        optimum = compare_optimum(small(), trace.points[-1], point, tolerance=lbfgs.AT_OPTIMUM)
         case = lbfgs.Case("mirrored[replicas=2]", 2, 1, trace, course, optimum)
-        report = lbfgs.report(PROBLEM, [case], single, note)
+        report = lbfgs.report(small(), [case], single, note)
         assert bool(report.problem) is fails
         assert ("mirrored[replicas=2], run 1: differs" in report.problem) is fails
 
 
 @pytest.fixture(scope="module")
 def one_device() -> RankCourse:
-    (found,) = lbfgs.launch("one_device", Orders(PROBLEM, ITERATIONS, 1e-7, tuple(range(1, 8))), timeout=240)
+    (found,) = lbfgs.launch("one_device", Orders(small(), ITERATIONS, 1e-7, tuple(range(1, 8))), timeout=240)
     return found
 
 
@@ -218,12 +218,12 @@ def one_device() -> RankCourse:
 @pytest.mark.parametrize("variant", ["mirrored[replicas=3]", "multi_worker_mirrored[workers=2,replicas=1]"])
 def test_shards_are_equal_to_one_machine(variant: str, one_device: RankCourse) -> None:
     """80 parameters and 200 examples cannot be split evenly over 3 shards."""
-    ranks = lbfgs.launch(variant, Orders(PROBLEM, ITERATIONS, 1e-7), timeout=240)
+    ranks = lbfgs.launch(variant, Orders(small(), ITERATIONS, 1e-7), timeout=240)
     found = compare_course(one_device.course, one_device.permuted, lbfgs.same_on_all(variant, ranks))
     assert found.verdict == "equal", found
     # The data of another problem is not, although only one label is different.
-    labels = PROBLEM.labels.copy()
+    labels = small().labels.copy()
     labels[-1] = (labels[-1] + 1) % 5
-    other = lbfgs.launch(variant, Orders(replace(PROBLEM, labels=labels), 3, 1e-7), timeout=240)
+    other = lbfgs.launch(variant, Orders(replace(small(), labels=labels), 3, 1e-7), timeout=240)
     found = compare_course(one_device.course, one_device.permuted, lbfgs.same_on_all(variant, other))
     assert found.verdict == "differs"
