@@ -278,7 +278,9 @@ def _refuse_unseen(report: Report, source: Script) -> None:
         found = (known_limitation(error, rank.optimizers) for rank, error in raised)
         known = [limitation for limitation in found if limitation is not None]
         of_keras = not imports_keras(source.code) and all(limitation.of_keras for limitation in known)
-        raise UndecidedError(report.findings[0].message + (f" ({_OTHER_KERAS})" if of_keras else ""), of_framework=True)
+        reason = report.findings[0].message + (f" ({_OTHER_KERAS})" if of_keras else "")
+        advice = next((f". {limitation.advice.text}" for limitation in known if limitation.advice is not None), "")
+        raise UndecidedError(f"{next(map(_place_of, errors), '')}{reason}{advice.rstrip('.')}", of_framework=True)
     if reference is not None and reference.refused is not None:
         errors.append(reference.refused)
     for error in errors:

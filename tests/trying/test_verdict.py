@@ -93,6 +93,26 @@ def test_tf_keras_is_advised_only_where_it_replaces_keras(code: str, advised: bo
     assert ("--keras=tf_keras" in str(caught.value)) == advised
 
 
+def test_a_limit_of_the_framework_names_the_line_and_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import keras\n")
+    trace = 'File "/site-packages/keras/src/trainers/trainer.py", line 3, in fit\n'
+    message = "`merge_call` called while defining a new graph or a tf.function."
+    error = ErrorRecord("RuntimeError", message, trace, 0, file="folder/script.py", line=11)
+    report = report_with()
+    report.findings = [Finding("RUN", "cannot join the replicas there", cause="unsupported-by-framework")]
+    rank = SimpleNamespace(facts={}, optimizers=())
+    report.distributed = SimpleNamespace(ranks=[rank], num_steps=0, errors=((rank, error),))
+
+    def compare(_train: Any, **_given: Any) -> Any:
+        raise DivergenceError(report)
+
+    with pytest.raises(UndecidedError) as caught:
+        compare_script(compare, TriedScript(Script.read(tmp_path / "script.py"), failing=()), {})
+    text = str(caught.value)
+    assert text.startswith("script.py:11: cannot join the replicas there. Call strategy.run inside the condition")
+    assert not text.endswith(".")
+
+
 RATES = "n = strategy.num_replicas_in_sync\nrate = 0.1 * n\n"
 
 
