@@ -21,6 +21,7 @@ from pytest_ddl.cli import main
 from pytest_ddl.cluster.file_lock import locked
 from pytest_ddl.cluster.handle import ClusterHandle
 from pytest_ddl.cluster.local_launcher import LocalLauncher
+from pytest_ddl.cluster.warm import fitting
 from pytest_ddl.cluster.warm import servers as warm
 from pytest_ddl.cluster.warm.fitting import Server, key_of
 from pytest_ddl.cluster.warm.servers import WarmZygotes
@@ -107,6 +108,20 @@ def test_key_changes_with_what_an_import_reads(tmp_path: Path) -> None:
     (tmp_path / ".keras").mkdir()
     (tmp_path / ".keras" / "keras.json").write_text('{"floatx": "float64"}')
     assert key_of(environ) != key
+
+
+@pytest.mark.parametrize(("held", "is_one"), [("000001ffffffffff", True), ("00000000a80425fb", False), ("", False)])
+def test_only_an_administrator_shares_a_server_between_networks(
+    monkeypatch: pytest.MonkeyPatch, held: str, is_one: bool
+) -> None:
+    """The second number is that of root in a container of Docker."""
+    texts = {"/proc/self/status": f"Name:\tpython\nCapEff:\t{held}\nCapBnd:\t000001ffffffffff\n"}
+    monkeypatch.setattr(fitting, "_text", lambda path: texts.get(path, ""))
+    keys = set()
+    for network in ("net:[1]", "net:[2]"):
+        monkeypatch.setattr(fitting, "_link", {"/proc/self/ns/net": network}.get)
+        keys.add(key_of({}))
+    assert (len(keys) == 1) is is_one
 
 
 def test_key_changes_with_the_installed_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

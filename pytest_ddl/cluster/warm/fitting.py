@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import resource
 import site
 import sys
@@ -33,6 +34,8 @@ _FREE_PREFIXES = ("PYTEST_", "SSH_", "XDG_", "GITHUB_", "RUNNER_", "VSCODE_", "_
 gets the environment of its run in any case."""
 _SET_BY_IMPORT = frozenset((("ENABLE_RUNTIME_UPTIME_TELEMETRY", "1"), ("HDF5_PLUGIN_PATH", "disable")))
 """Variables that TensorFlow sets when it is imported. A server fits a run whose pytest process has imported it, too."""
+_CAP_SYS_ADMIN = 21
+"""Bit of the right to join a network namespace, as in capabilities(7)."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +111,17 @@ def key_of(environ: Mapping[str, str]) -> str:
         (os.getuid(), os.getgid(), os.getpriority(os.PRIO_PROCESS, 0)),
         [resource.getrlimit(number)[1] for number in SOFT_LIMITS],
         [_link(f"/proc/self/ns/{name}") for name in ("cgroup", "ipc", "mnt", "pid", "user", "uts")],
-        # No import uses the network, and a zygote of root joins that of its run.
-        os.geteuid() == 0 or _link("/proc/self/ns/net"),
+        # No import uses the network, and a zygote that may do so joins that of its run.
+        _may_join_networks() or _link("/proc/self/ns/net"),
         _text("/proc/self/cgroup"),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:20]
+
+
+def _may_join_networks() -> bool:
+    """Return whether this process is an administrator, as ``setns`` demands. Root in a container often is none."""
+    held = re.search(r"^CapEff:\s*([0-9a-f]+)$", _text("/proc/self/status"), re.MULTILINE)
+    return held is not None and bool(int(held[1], 16) >> _CAP_SYS_ADMIN & 1)
 
 
 def _is_free(name: str) -> bool:
