@@ -81,7 +81,7 @@ def probe(
         return report
     off = kinds(report)
     if distributed.capabilities.global_view:
-        return _without_streams(_left_open(report, off, _OF_A_MESH))
+        return _without(_left_open(report, off, _OF_A_MESH), RANDOM)
     places = places_of(reference, distributed) if RANDOM in off else None
     names = [result.check for result in report.results]
     change = _described(off, _DONE[RANDOM])
@@ -93,8 +93,11 @@ def probe(
     refused = _refusal(report, again, places)
     if refused is not None:
         left = _left_open(report, off, f"repeated with {change}, but the runs could not be compared: {refused}")
+        # A difference that vanishes is understood, so one of a run that did not get so far is no defect yet.
+        if _failed_run(report, again) is not None:
+            return _without(left, *off)
         # That random numbers differ is no defect if the numbers of a right program could not be replaced either.
-        return _without_streams(left) if _not_replaced(again) else left
+        return _without(left, RANDOM) if _not_replaced(again) else left
     noise = _noise_of_weights(distributed, places)
     loops = _loops(places, again)
     if (noise or loops) and not any(finding.exact and finding.cause for finding in again.findings):
@@ -102,7 +105,7 @@ def probe(
         if loops:
             why = f"it is not known to which examples the numbers of {', '.join(loops[:3])} in a loop belong"
         left = _left_open(report, off, f"repeated with {change}, but {why}")
-        return _without_streams(left)
+        return _without(left, RANDOM)
     switched_off = off
     if places is not None and _belong_to_examples(places) and _may_sort(again):
         ordered = compare_once(replace(settings, neutralize=(*off, IN_ORDER), places=places), names)
@@ -203,8 +206,10 @@ def _hidden(report: Report, again: Report, places: Places | None) -> list[Doubt]
     return [Doubt(differs[0], f"it is not known to which examples the numbers of {names} belong: all were equal")]
 
 
-def _without_streams(report: Report) -> Report:
-    return replace(report, findings=[finding for finding in report.findings if finding.cause != _CAUSES[RANDOM]])
+def _without(report: Report, *off: str) -> Report:
+    """Leave out the findings of what could not be switched off. A doubt stands in their place."""
+    causes = {_CAUSES[kind] for kind in off}
+    return replace(report, findings=[finding for finding in report.findings if finding.cause not in causes])
 
 
 def _not_replaced(again: Report) -> bool:
@@ -261,6 +266,17 @@ def _shows_more(report: Report, again: Report) -> bool:
     )
 
 
+def _failed_run(report: Report, again: Report) -> TrainingRecord | None:
+    """Return the first repeated run that failed, although the plain one did not fail so."""
+    for before, record in ((report.reference, again.reference), (report.distributed, again.distributed)):
+        if before is None or record is None or not record.errors:
+            continue
+        alike = [error.type for _, error in before.errors] == [error.type for _, error in record.errors]
+        if not (alike and _ends_by_framework(report)):
+            return record
+    return None
+
+
 def _refusal(report: Report, again: Report, places: Places | None) -> str | None:
     """Return why the repeated runs decide nothing, or ``None`` if both ran as far as the plain ones."""
     plain, records = (report.reference, report.distributed), (again.reference, again.distributed)
@@ -268,10 +284,7 @@ def _refusal(report: Report, again: Report, places: Places | None) -> str | None
         if before is None or record is None:
             return "a run left no record"
         where = "on one device" if record is records[0] else f"under {record.strategy}"
-        ends_alike = _ends_by_framework(report) and [e.type for _, e in before.errors] == [
-            e.type for _, e in record.errors
-        ]
-        if record.errors and not ends_alike:
+        if record is _failed_run(report, again):
             error = record.errors[0][1]
             more = f": if the machine is slow, set a longer {Hint.TIMEOUT}" if error.type == "deadline" else ""
             return f"{error.type} {where} after step {error.step}: {error.message}{more}"
