@@ -160,7 +160,9 @@ def test_a_factor_of_one_replica_is_no_divisor_of_its_part() -> None:
         second = batch.replicas == 2 and batch.ids[0] % batch.total
         return scaled(global_mean(weights, batch), 1.3 if second else 1.0)
 
-    assert _judged(computed).findings[0].cause is None
+    found = _judged(computed).findings[0]
+    assert found.cause == "replica-computes-otherwise"
+    assert "1 x on replica 0, 1.3 x on replica 1" in str(found.evidence)
 
 
 def test_a_local_mean_over_tokens_that_is_summed_gets_the_fix_for_tokens() -> None:
