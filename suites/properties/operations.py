@@ -22,11 +22,12 @@ def operation(one: Defined) -> Any:
     """Return the operation, or skip the test if this version does not have it."""
     from suites.subject import keras
 
-    found: Any = keras.ops
-    for name in one.api.split("."):
-        found = getattr(found, name, None)
-    if found is None:
-        pytest.skip(f"this version has no {one.api}")
+    for api in filter(None, (one.needs, one.api)):
+        found: Any = keras.ops
+        for name in api.split("."):
+            found = getattr(found, name, None)
+        if found is None:
+            pytest.skip(f"this version has no {api}")
     return found
 
 

@@ -27,6 +27,8 @@ class Defined:
     atol: float = 1e-5
     case: str = ""
     """What is special about the calls, if others of the operation are compared in a test of their own."""
+    needs: str = ""
+    """An operation that came with what the calls need, if older versions have the first one without it."""
 
     @property
     def name(self) -> str:

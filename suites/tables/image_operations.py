@@ -141,6 +141,7 @@ IMAGE_OPERATIONS = (
         images_of(VOLUMES, axis=-4, size=((2, 3, 1),), strides=(None, 1), padding=("valid", "same")),
         batched=1,
         case="of volumes",
+        needs="image.extract_patches_3d",
     ),
     Defined(
         "image.extract_patches_3d",
