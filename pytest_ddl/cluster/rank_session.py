@@ -122,6 +122,14 @@ class RankSession:
                 config.addinivalue_line("markers", line)
 
     @pytest.hookimpl(tryfirst=True)
+    def pytest_ignore_collect(self) -> bool:
+        """Ignore each file that is not one of the plan, which pytest does not ask about.
+
+        It would make nodes of all files in a folder, and once more for each file of the plan that is in there.
+        """
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         # Parameters may be paths, which are other ones here than in the pytest process.
         self._items = {self.worker.text_here(item.nodeid): item for item in session.items}

@@ -15,7 +15,11 @@ PROJECT = {
 
         # One warm process and no more: whatever is started evicts it.
         pool.MAX_WARM_PROCESSES = 1
+
+        def pytest_collect_file(file_path, parent):
+            parent.config.stash.setdefault("collected", []).append(file_path.name)
     """,
+    "test_plain.py": "def test_plain(): pass\n",
     "test_a_fixtures.py": """
         import os, pytest
         import tensorflow as tf
@@ -40,6 +44,10 @@ PROJECT = {
             # The same process as for the first of them: nothing was retired.
             assert configured == os.getpid()
             assert request.config.stash.setdefault("pid", os.getpid()) == os.getpid()
+
+        def test_a_rank_makes_no_nodes_of_other_files(ddl_strategy, request):
+            assert "test_a_fixtures.py" in request.config.stash["collected"]
+            assert "test_plain.py" not in request.config.stash["collected"]
     """,
     "test_b_fixtures.py": """
         import os, pytest
@@ -153,6 +161,10 @@ def test_what_a_wide_fixture_changes_stays_as_long_as_it(outcome: Any) -> None:
     for number in (1, 2, 3):
         assert outcome[f"test_keeps_what_a_wide_fixture_set[mirrored-{number}]"].outcome == "passed", outcome.stdout
     assert outcome["test_does_not_see_it[mirrored]"].outcome == "passed"
+
+
+def test_a_rank_makes_no_nodes_of_other_files(outcome: Any) -> None:
+    assert outcome["test_a_rank_makes_no_nodes_of_other_files[mirrored]"].outcome == "passed", outcome.stdout
 
 
 @pytest.mark.parametrize("name", ["test_evicted", "test_before_skipped", "test_patches"])
