@@ -102,3 +102,21 @@ def new_layers_appear() -> None:
         ("NewNormalization", layers.Layer),
     ):
         put(layers, name, type(name, (base,), {}))
+
+
+@defect(r"test_refused_options\.py")
+def layers_tell_one_more_axis() -> None:
+    """A layer tells one axis too many for a symbol, and refuses none."""
+    import keras
+
+    def make(original: Any) -> Any:
+        def symbolic_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                found = original(self, *args, **kwargs)
+            except Exception:
+                found = args[0]
+            return keras.KerasTensor((*found.shape, 1))
+
+        return symbolic_call
+
+    replace(keras.Layer, "symbolic_call", make)
