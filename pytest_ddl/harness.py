@@ -19,7 +19,13 @@ from pytest_ddl.cluster.state.surroundings import Snapshot
 from pytest_ddl.config import Settings, UsageError
 from pytest_ddl.hosts.transport import TransportArgumentError
 from pytest_ddl.items.selection import DdlMark
-from pytest_ddl.launchers import built_in_launchers, chosen_launcher, environ_of_ranks, keras_environ
+from pytest_ddl.launchers import (
+    built_in_launchers,
+    chosen_launcher,
+    environ_of_ranks,
+    keras_environ,
+    keras_of_ranks,
+)
 from pytest_ddl.strategies.base import Machine, StrategyDefinition
 from pytest_ddl.strategies.machine import (
     MISSING_TENSORFLOW,
@@ -278,6 +284,7 @@ class Harness:
         :param sessions: lease a cluster in which pytest sessions run.
         :param exclusive: let no other cluster use its GPUs, for a measurement.
         """
+        mark = self.needed(mark)
         with self.pool.lease(
             spec,
             self.registry[spec.name],
@@ -290,6 +297,10 @@ class Harness:
             exclusive=exclusive,
         ) as cluster:
             yield cluster
+
+    def needed(self, mark: DdlMark) -> DdlMark:
+        """Return the settings of a test without the package of ``tf.keras``, if all ranks have it."""
+        return replace(mark, keras=None) if mark.keras == keras_of_ranks(self.settings) else mark
 
     def _make_arguments(self, spec: StrategySpec, mark: DdlMark) -> bytes:
         """Return the pickled function of the marker that makes arguments for the constructor of a strategy, or b""."""

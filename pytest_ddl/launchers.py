@@ -70,6 +70,13 @@ def environ_of_ranks(settings: Settings, temporary: Path) -> dict[str, str]:
     return {**environ, **without_proxy_here(environ)}
 
 
+def keras_of_ranks(settings: Settings) -> str:
+    """Return the package that ``tf.keras`` is in the ranks of a test that names none."""
+    if settings.origin("keras") != "default":
+        return str(settings["keras"])
+    return "tf_keras" if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True") else "keras"
+
+
 def keras_environ(keras: str | None) -> dict[str, str]:
     """Return the environment in which ``tf.keras`` is a package; empty for ``None``."""
     return {} if keras is None else {"TF_USE_LEGACY_KERAS": "1" if keras == "tf_keras" else "0"}

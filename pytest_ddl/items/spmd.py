@@ -182,7 +182,7 @@ class SpmdRunner:
         if spec is None or not is_spmd(item):
             return None
         mark = parse_mark(item)
-        return None if mark.is_alone else (str(spec), self._harness.device_for(spec, mark))
+        return None if self._harness.needed(mark).is_alone else (str(spec), self._harness.device_for(spec, mark))
 
     def _later(self, key: tuple[str, str], item: pytest.Item) -> list[pytest.Item]:
         items = self._following.get(key, [])

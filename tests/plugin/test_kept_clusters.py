@@ -1,4 +1,4 @@
-"""A cluster is kept after an expected failure if it can be checked as after a passed test, and else replaced."""
+"""A cluster is kept after an expected failure if it can be checked as after a passed test, and for the same Keras."""
 
 from __future__ import annotations
 
@@ -66,6 +66,20 @@ PROJECT = {
 
         def test_after_failure(ddl_strategy): pass
     """,
+    "test_keras.py": """
+        import pytest
+        from tensorflow import keras
+
+        pytestmark = pytest.mark.ddl(strategies="mirrored", timeout=100)
+
+        def test_of_the_run(ddl_strategy): pass
+
+        @pytest.mark.ddl(strategies="mirrored", timeout=100, keras="keras")
+        def test_of_keras(ddl_strategy): assert keras.layers.Dense.__module__.startswith("keras.")
+
+        @pytest.mark.ddl(strategies="mirrored", timeout=100, keras="tf_keras")
+        def test_of_tf_keras(ddl_strategy): assert keras.layers.Dense.__module__.startswith("tf_keras.")
+    """,
     "test_two.py": """
         import pytest
 
@@ -99,6 +113,8 @@ def outcome(new_project: Callable[..., Any], seen: Path) -> Any:
         ("test_exits", "test_after_exit", False),
         ("test_otherwise", "test_after_failure", False),
         ("test_of_workers", "test_after_workers", False),
+        ("test_of_the_run", "test_of_keras", True),
+        ("test_of_the_run", "test_of_tf_keras", False),
     ],
 )
 def test_the_process_of_the_next_test(outcome: Any, seen: Path, name: str, after: str, kept: bool) -> None:
