@@ -74,7 +74,9 @@ def keras_of_ranks(settings: Settings) -> str:
     """Return the package that ``tf.keras`` is in the ranks of a test that names none."""
     if settings.origin("keras") != "default":
         return str(settings["keras"])
-    return "tf_keras" if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True") else "keras"
+    from pytest_ddl.cluster.preload import wants_tf_keras
+
+    return "tf_keras" if wants_tf_keras() else "keras"
 
 
 def keras_environ(keras: str | None) -> dict[str, str]:

@@ -79,7 +79,7 @@ class Target:
 
 @dataclass(frozen=True)
 class TargetOnRanks:
-    """Training function that is imported where it is called, on a rank, and not in the process of the command."""
+    """Training function that each rank imports when it is called. The process of the command does not import it."""
 
     file: str
     """Absolute path."""

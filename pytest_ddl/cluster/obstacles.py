@@ -21,7 +21,7 @@ _MORE_FILES = "raise the number of open files, for example with `ulimit -n 4096`
 _LIMITS = ((resource.RLIMIT_AS, "address space", "-v"), (resource.RLIMIT_DATA, "data segment", "-d"))
 
 LONGER = "if it is only slow, give more seconds with --ddl-start-timeout or PYTEST_DDL_START_TIMEOUT"
-"""What to do if a start was not done by its deadline."""
+"""Advice for a start that was not done by its deadline."""
 
 
 class LaunchError(RuntimeError):

@@ -42,6 +42,11 @@ def import_all(names: Sequence[str]) -> str:
     return ""
 
 
+def wants_tf_keras() -> bool:
+    """Return whether the environment makes ``tf.keras`` the package tf_keras. TensorFlow reads these three values."""
+    return os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
+
+
 def choose_keras() -> None:
     """Let ``from tensorflow.keras import ...`` import the package that the environment of a forked worker names.
 
@@ -52,7 +57,7 @@ def choose_keras() -> None:
     if tensorflow is None or spec is None or spec.origin is None:
         return
     folder = os.path.join(os.path.dirname(spec.origin), "api", "_v2")
-    path, wanted = tensorflow.__path__, os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
+    path, wanted = tensorflow.__path__, wants_tf_keras()
     if (folder in path) == wanted:
         return
     tensorflow.__path__ = [folder, *path] if wanted else [entry for entry in path if entry != folder]

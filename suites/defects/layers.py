@@ -106,7 +106,7 @@ def new_layers_appear() -> None:
 
 @defect(r"test_refused_options\.py")
 def layers_tell_one_more_axis() -> None:
-    """A layer tells one axis too many for a symbol, and refuses none."""
+    """The shape of a symbol that a layer returns has one axis too many, and no symbol is refused."""
     import keras
 
     def make(original: Any) -> Any:

@@ -155,7 +155,7 @@ def operations_have_more_options() -> None:
 
 @defect(r"test_told_operations\.py")
 def symbols_have_seven_numbers() -> None:
-    """Operations tell that each result is a row of seven numbers."""
+    """The shape of each result of a symbol is a row of seven numbers."""
     import keras
     from keras.src.ops.operation import Operation
 

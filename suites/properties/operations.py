@@ -93,7 +93,7 @@ def arrays_of(tree: Any) -> list[Any]:
 def lengths(one: Defined, position: int, array: Any, *, unknown: bool) -> Any:
     """Return the shape of an argument, which may begin with an unknown number of examples."""
     whole = max((np.ndim(leaf) for given, _ in one.calls for leaf in arrays_of(given[0])), default=0)
-    several = not one.api.startswith("image.") or position > 0 or array.ndim == whole  # an image alone has fewer axes
+    several = not one.api.startswith("image.") or position > 0 or array.ndim == whole  # a single image has fewer axes
     return (None, *array.shape[1:]) if unknown and several and position < one.batched else array.shape
 
 

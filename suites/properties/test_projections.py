@@ -44,7 +44,7 @@ def drawn(layer: Any, shape: tuple[int, ...]) -> list[Any]:
 
 
 def check_shapes(make: Any, x: Any, found: Any, *known: tuple[int | None, ...]) -> None:
-    """Compare the shape and type that a new layer tells with the real ones."""
+    """Compare the shape and type that a new layer computes before a call with the real ones."""
     stated = tuple(make().compute_output_shape(x.shape))
     assert all(one in (None, other) for one, other in zip(stated, found.shape, strict=True)), f"states {stated}"
     if subject.name() == subject.KERAS_3:

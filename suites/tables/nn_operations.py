@@ -19,7 +19,7 @@ FIRST = np.ascontiguousarray(np.moveaxis(PICTURES, -1, 1))
 WORDS = np.array([[1, 0, 3, 3], [2, 2, -1, 4]], "int32")
 SCALE, SHIFT = _DRAW.uniform(0.5, 1.5, (2, 4)).astype("float32")
 EPSILON = 1e-7
-"""What Keras adds where the argument has ``None``."""
+"""Number that Keras adds if the argument is ``None``."""
 
 
 def softmax(x: Array, axis: Any = -1) -> Array:

@@ -1,4 +1,4 @@
-"""Tell whether a new import would give what a warm server has imported: by its key, and by the files that it loaded."""
+"""Decide by key and loaded files whether a new import would give the same as a warm server has imported."""
 
 from __future__ import annotations
 
