@@ -218,7 +218,7 @@ def _svd(x: Array, full_matrices: bool = True, compute_uv: bool = True) -> Any:
 
 
 def _seen_lu(found: Any, x: Array) -> Array:
-    """Return the product of both triangles, with the rows in their first order. TensorFlow gives the first place of each row."""
+    """Return the product of both triangles, its rows in their first order: TensorFlow gives the place of each row."""
     lu, places = found
     many = min(x.shape[-2:])
     lower = np.tril(lu[..., :many], -1) + np.eye(x.shape[-2], many)
