@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,22 +26,9 @@ EXAMPLE_ID = "example_id"
 """Key of the ids of the examples in a batch."""
 
 
-@dataclass(frozen=True)
-class Digest:
-    """Record of the examples of a batch; see :class:`~pytest_ddl.step_records.BatchRecord`."""
-
-    size: int = 0
-    fingerprints: tuple[int, ...] | None = None
-    ids: tuple[int | str, ...] | None = None
-    columns: tuple[tuple[int, ...], ...] = ()
-    inputs: tuple[InputRecord, ...] = ()
-    origin: BatchOrigin = BatchOrigin.ELEMENT
-    numbers: int = 0
-
-
 @dataclass
 class _Events:
-    batches: list[tuple[Digest, float | None]] = field(default_factory=list)
+    batches: list[BatchRecord] = field(default_factory=list)
     named: list[tuple[int | str, ...]] = field(default_factory=list)
 
 
@@ -55,9 +42,9 @@ class Consumption:
         self._lock = threading.Lock()
         self._events: dict[int, _Events] = {}
 
-    def batch(self, replica: int, examples: Digest, loss: float | None) -> None:
+    def batch(self, record: BatchRecord) -> None:
         with self._lock:
-            self._events.setdefault(replica, _Events()).batches.append((examples, loss))
+            self._events.setdefault(record.replica, _Events()).batches.append(record)
 
     def name(self, replica: int, ids: tuple[int | str, ...]) -> None:
         """Add the ids that the program gave to ``run.examples``."""
@@ -79,20 +66,9 @@ def _records(replica: int, events: _Events) -> list[BatchRecord]:
         named = [joined, *[()] * (len(events.batches) - 1)]
     if named and not events.batches:
         return [BatchRecord(replica, size=len(named[0]), example_ids=named[0])]
-    return [
-        BatchRecord(
-            replica,
-            seen.size,
-            seen.fingerprints,
-            named[position] if named else seen.ids,
-            loss,
-            seen.columns,
-            seen.inputs,
-            seen.origin,
-            seen.numbers,
-        )
-        for position, (seen, loss) in enumerate(events.batches)
-    ]
+    if not named:
+        return events.batches
+    return [replace(seen, example_ids=ids) for seen, ids in zip(events.batches, named, strict=True)]
 
 
 def shared_out(batches: tuple[BatchRecord, ...], steps: int) -> list[tuple[BatchRecord, ...]]:
@@ -128,8 +104,10 @@ Origins = Sequence[BatchOrigin]
 """Origin of each part."""
 
 
-def digest(parts: tuple[Part, ...], arrays: list[NDArray[Any]], origins: Origins | None = None) -> Digest:
-    """Return the size, the fingerprints and the ids of a batch.
+def digest(
+    parts: tuple[Part, ...], arrays: list[NDArray[Any]], origins: Origins | None = None, replica: int = 0
+) -> BatchRecord:
+    """Return the size, the fingerprints and the ids of the batch of a replica.
 
     Only parts with the surest origin count: parts of an element, or else what was computed from one.
     """
@@ -144,7 +122,7 @@ def digest(parts: tuple[Part, ...], arrays: list[NDArray[Any]], origins: Origins
     shapes = [_shape_of(part, values) for part, values in zip(parts, given, strict=True)]
     surest = next((kind for kind in BatchOrigin if kind in _ranked(origins, shapes)), None)
     if surest is None:
-        return Digest()  # nothing but scalars
+        return BatchRecord(replica, size=0)  # nothing but scalars
     counted = [place for place, kind in enumerate(origins) if kind is surest and shapes[place]]
     size = shapes[counted[0]][0]
     named = [at for at, part in enumerate(parts) if part.is_ids and shapes[at][:1] == (size,)]
@@ -152,14 +130,15 @@ def digest(parts: tuple[Part, ...], arrays: list[NDArray[Any]], origins: Origins
     hashes = {at: _hash(parts[at], given[at], shapes[at][0]) for at in counted} if affordable else {}
     examples = {at: hashed for at, hashed in hashes.items() if shapes[at][0] == size}
     plain = {at: tuple(map(int, hashed)) for at, hashed in hashes.items()} if len(counted) > 1 else {}
-    return Digest(
+    return BatchRecord(
+        replica,
         size,
         fingerprint.combine(list(examples.values())) if examples else None,
         as_ids(given[named[0]][0]) if named else None,
-        tuple(plain[at] for at in examples) if len(examples) > 1 else (),
-        tuple(InputRecord(shapes[at][:2], plain.get(at)) for at in counted),
-        surest,
-        max(array.size for at in counted for array in given[at]),
+        columns=tuple(plain[at] for at in examples) if len(examples) > 1 else (),
+        inputs=tuple(InputRecord(shapes[at][:2], plain.get(at)) for at in counted),
+        origin=surest,
+        numbers=max(array.size for at in counted for array in given[at]),
     )
 
 
@@ -198,11 +177,11 @@ def observe_call(consumption: Consumption, given: Any, result: Any) -> None:
         value = float(arrays[-1]) if has_loss else None
         try:
             origins = [consumption.elements.origin(source) for source in sources]
-            examples = digest(parts, list(arrays[: len(arrays) - has_loss]), origins)
+            seen = digest(parts, list(arrays[: len(arrays) - has_loss]), origins, int(replica))
         except Exception as error:  # an exception here would be raised in the user's step
             consumption.failed(f"a batch could not be observed: {type(error).__name__}: {error}")
             return
-        consumption.batch(int(replica), examples, value)
+        consumption.batch(replace(seen, loss=value))
 
     add_callback(record, [*tensors, *([] if loss is None else [loss])])
 

@@ -7,9 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-from pytest_ddl.step_records import InputRecord
+from pytest_ddl.step_records import BatchRecord, InputRecord
 from pytest_ddl.training import fingerprint
-from pytest_ddl.training.consumption import Consumption, Digest, Part, as_ids, digest
+from pytest_ddl.training.consumption import Consumption, Part, as_ids, digest
 
 ROWS = np.random.default_rng(0).normal(size=(64, 5)).astype(np.float32)
 
@@ -55,8 +55,8 @@ def test_sparse_and_ragged_rows():
 def test_digest_keeps_to_the_examples():
     parts = (Part("dense", 0, 1), Part("dense", 1, 1), Part("dense", 2, 1, is_ids=True))
     found = digest(parts, [ROWS, np.array(3.0), np.arange(64)])
-    assert (found.size, len(found.fingerprints), found.ids) == (64, 64, tuple(range(64)))
-    assert digest((Part("dense", 0, 1),), [np.array(1.0)]) == Digest()
+    assert (found.size, len(found.fingerprints), found.example_ids) == (64, 64, tuple(range(64)))
+    assert digest((Part("dense", 0, 1),), [np.array(1.0)]) == BatchRecord(0, size=0)
 
 
 def test_each_tensor_of_an_example_has_a_hash():
@@ -75,7 +75,7 @@ def test_large_batches_are_only_counted(monkeypatch):
 
 def test_batches_come_from_threads_and_leave_by_replica():
     consumption = Consumption()
-    threads = [threading.Thread(target=consumption.batch, args=(replica, Digest(4), 0.5)) for replica in (1, 0, 2)]
+    threads = [threading.Thread(target=consumption.batch, args=(BatchRecord(replica, 4),)) for replica in (1, 0, 2)]
     for thread in threads:
         thread.start()
     for thread in threads:
