@@ -241,29 +241,27 @@ def _first_pass(observed: list[tuple[Examples, Examples]]) -> int:
 
 def _is_one_batch_for_all(reference: TrainingRecord, distributed: TrainingRecord, by: str) -> bool:
     """Return whether all replicas consume the same examples in every step, and one device consumes none twice."""
-    for step in range(1, shared_steps(reference, distributed) + 1):
-        batches: dict[int, Examples] = {}
-        for batch in distributed.batches(step):
-            batches.setdefault(batch.replica, Counter()).update(batch.names(by) or ())
-        first = next(iter(batches.values()), Counter[int | str]())
-        whole = examples_of(reference, step, by) or Counter[int | str]()
-        if len(batches) < 2 or not first or any(batch != first for batch in batches.values()):
-            return False
-        if max(whole.values(), default=0) > 1:
-            return False
-    return True
+    return all(
+        _is_equal_on_all(distributed, step, by)
+        and max((examples_of(reference, step, by) or Counter[int | str]()).values(), default=0) <= 1
+        for step in range(1, shared_steps(reference, distributed) + 1)
+    )
 
 
 def replicas_consume_equal_examples(record: TrainingRecord) -> bool:
     """Return whether all replicas consume equal contents in every step, so that one of them stands for all."""
-    for step in range(1, record.num_steps + 1):
-        batches: dict[int, Examples] = {}
-        for batch in record.batches(step):
-            batches.setdefault(batch.replica, Counter()).update(batch.fingerprints or ())
-        first = next(iter(batches.values()), Counter[int | str]())
-        if len(batches) < 2 or not first or any(batch != first for batch in batches.values()):
-            return False
-    return record.num_steps > 0
+    return record.num_steps > 0 and all(
+        _is_equal_on_all(record, step, "contents") for step in range(1, record.num_steps + 1)
+    )
+
+
+def _is_equal_on_all(record: TrainingRecord, step: int, by: str) -> bool:
+    """Return whether several replicas consume the same examples in a step."""
+    batches: dict[int, Examples] = {}
+    for batch in record.batches(step):
+        batches.setdefault(batch.replica, Counter()).update(batch.names(by) or ())
+    first, *others = list(batches.values()) or [Counter[int | str]()]
+    return bool(first and others) and all(batch == first for batch in others)
 
 
 def _sums(observed: list[tuple[Examples, Examples]]) -> tuple[Examples, Examples]:
