@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,28 +99,56 @@ def compare_script(
     :raises UndecidedError: if the script could not be followed.
     """
     __tracebackhide__ = True
+    trial = _Trial(compare, script, arguments, tell)
     with suppress(_NeedsAllError):
-        return _compared(compare, script, arguments, tell)
-    return _compared(compare, replace(script, whole=True), arguments, tell)
+        return _compared(trial)
+    return _compared(trial.with_script(whole=True))
 
 
-def _compared(
-    compare: Callable[..., Report], script: TriedScript, arguments: Mapping[str, Any], tell: Callable[[str], None]
-) -> Report:
+@dataclass(frozen=True)
+class _Trial:
+    """Comparison of a script, which may be repeated with the script run in another way."""
+
+    compare: Callable[..., Report]
+    script: TriedScript
+    arguments: Mapping[str, Any]
+    tell: Callable[[str], None]
+
+    def with_script(self, **changes: Any) -> _Trial:
+        return replace(self, script=replace(self.script, **changes))
+
+    def report(self) -> Report:
+        """Return the report of the comparison, also of one that fails."""
+        try:
+            return self.compare(self.script, **self.arguments)
+        except DivergenceError as error:
+            return error.report
+
+    def unless_failed(self) -> Report | None:
+        """Return the report of the comparison, or ``None`` if it fails."""
+        report = self.report()
+        if report.verdict == "fail":
+            return None
+        _refuse_open(report)
+        return report
+
+
+def _compared(trial: _Trial) -> Report:
     __tracebackhide__ = True
+    script = trial.script
     try:
-        report, error = compare(script, **arguments), None
+        report, error = trial.compare(script, **trial.arguments), None
     except DivergenceError as raised:
         report, error = raised.report, raised
     if script.meaning is Meaning.BATCHES and (as_given := _error_as_given(report)) is not None:
-        return _with_own_number(compare, script, arguments, tell, as_given)
-    tell(_summary(report))
+        return _with_own_number(trial, as_given)
+    trial.tell(_summary(report))
     if error is not None:
         _refuse_unseen(report, script.source)
     _refuse_open(report)
     if script.failing is None and not _fails_alike(report):
         only = _script(report.reference).failed
-        return _compared(compare, replace(script, failing=only), arguments, tell)
+        return _compared(trial.with_script(failing=only))
     if report.distributed is not None and not report.distributed.errors and not _fails_alike(report):
         there = {cell[:2] for cell in _script(report.distributed).failed}
         cells = [text_of_cell(cell) for cell in _script(report.reference).failed if cell[:2] not in there]
@@ -128,10 +156,10 @@ def _compared(
     if error is not None:
         if script.meaning is not Meaning.BATCHES:
             raise error
-        report = _with_another_meaning(compare, script, arguments, error)
-        tell(_summary(report))
-    elif left_open := _shared_count(compare, script, arguments, report):
-        tell(f"{_summary(report)}\n{_LEFT_OPEN} {left_open}")
+        report = _with_another_meaning(trial, error)
+        trial.tell(_summary(report))
+    elif left_open := _shared_count(trial, report):
+        trial.tell(f"{_summary(report)}\n{_LEFT_OPEN} {left_open}")
     failed = [cell for cell in _script(report.reference).failed if cell.error not in _CUT]
     failed = [cell for cell in failed if script.source.needs_cell(cell.cell)]
     if failed:
@@ -158,13 +186,7 @@ def _error_as_given(report: Report) -> ErrorRecord | None:
     return errors[0] if errors else None
 
 
-def _with_own_number(
-    compare: Callable[..., Report],
-    script: TriedScript,
-    arguments: Mapping[str, Any],
-    tell: Callable[[str], None],
-    as_given: ErrorRecord,
-) -> Report:
+def _with_own_number(trial: _Trial, as_given: ErrorRecord) -> Report:
     """Return the report of a comparison in which one device reads its own number of replicas.
 
     :param as_given: error of one device with the number of the strategy.
@@ -173,7 +195,7 @@ def _with_own_number(
     """
     __tracebackhide__ = True
     try:
-        return _compared(compare, replace(script, meaning=Meaning.OWN), arguments, tell)
+        return _compared(trial.with_script(meaning=Meaning.OWN))
     except DivergenceError as error:
         examples, rates = _first_step(error.report.reference)
         if examples is not None and (examples, rates) == _first_step(error.report.distributed):
@@ -182,9 +204,7 @@ def _with_own_number(
         raise UndecidedError(f"{_place_of(as_given)}{reason}") from None
 
 
-def _with_another_meaning(
-    compare: Callable[..., Report], script: TriedScript, arguments: Mapping[str, Any], error: DivergenceError
-) -> Report:
+def _with_another_meaning(trial: _Trial, error: DivergenceError) -> Report:
     """Return the report of a comparison in which the number of replicas has another meaning, and that passes.
 
     :raises DivergenceError: the error, if there is none.
@@ -194,10 +214,11 @@ def _with_another_meaning(
     first = error.report.findings[0] if error.report.findings else None
     if not _script(error.report.reference).counts_replicas or first is None or first.check not in _NUMBERS:
         raise error
-    found = _under(compare, replace(script, meaning=Meaning.NOTHING), arguments)
+    found = trial.with_script(meaning=Meaning.NOTHING).unless_failed()
     if found is not None:
         return found
-    unclear = _under(compare, replace(script, meaning=Meaning.EVERYWHERE), arguments) is not None
+    unclear = trial.with_script(meaning=Meaning.EVERYWHERE).unless_failed() is not None
+    script = trial.script
     line = line_with_copied_count(script.source.code, _told_lines(script, error.report))
     if unclear or line is not None:
         place = script.source.file if line is None else f"{script.source.file}:{line}"
@@ -205,9 +226,7 @@ def _with_another_meaning(
     raise error
 
 
-def _shared_count(
-    compare: Callable[..., Report], script: TriedScript, arguments: Mapping[str, Any], report: Report
-) -> str:
+def _shared_count(trial: _Trial, report: Report) -> str:
     """Ask what both runs compute with the number of the strategy, beside the size of a batch.
 
     One device runs with its own number, too. Its batches may then be smaller, so a second run joins them. Only code
@@ -216,13 +235,14 @@ def _shared_count(
     :return: a line for the output if more than the batch grows with the number, such as a learning rate; else empty.
     :raises UndecidedError: if one device trains in another way, and the batch does not grow or the use is no product.
     """
+    script = trial.script
     told = _told_lines(script, report)
     bare = line_with_bare_count(script.source.code, told)
     line = line_with_other_count(script.source.code, told) if bare is None else bare
     if line is None or script.meaning is not Meaning.BATCHES:
         return ""
     place = f"{script.source.file}:{line}"
-    own = _report_of(compare, replace(script, meaning=Meaning.OWN), arguments)
+    own = trial.with_script(meaning=Meaning.OWN).report()
     if own.verdict in ("pass", "known"):
         return ""
     before, after = _first_step(report.reference), _first_step(own.reference)
@@ -230,7 +250,7 @@ def _shared_count(
         if own.findings and own.findings[0].cause == "examples-dropped":
             raise DivergenceError(own)  # with batches of one size, the number chose a part of the examples
         raise UndecidedError(f"{place}: {_SAME_BATCHES}")
-    if _under(compare, replace(script, meaning=Meaning.NOTHING), arguments) is not None:
+    if trial.with_script(meaning=Meaning.NOTHING).unless_failed() is not None:
         return ""
     if bare is not None:
         raise UndecidedError(f"{place}: {_SHARED}")
@@ -325,23 +345,6 @@ def _open_metrics(report: Report) -> tuple[str, ...]:
     if report.findings or any(doubt.check != _OPEN for doubt in report.doubts):
         return ()
     return report.inconclusive
-
-
-def _report_of(compare: Callable[..., Report], script: TriedScript, arguments: Mapping[str, Any]) -> Report:
-    """Return the report of a comparison, also of one that fails."""
-    try:
-        return compare(script, **arguments)
-    except DivergenceError as error:
-        return error.report
-
-
-def _under(compare: Callable[..., Report], script: TriedScript, arguments: Mapping[str, Any]) -> Report | None:
-    """Return the report of a comparison, or ``None`` if it fails."""
-    report = _report_of(compare, script, arguments)
-    if report.verdict == "fail":
-        return None
-    _refuse_open(report)
-    return report
 
 
 def _script(record: TrainingRecord | None) -> ScriptRecord:
