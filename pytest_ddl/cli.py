@@ -18,7 +18,8 @@ from pytest_ddl.messages import did_you_mean
 class Command:
     """Subcommand of ``pytest-ddl``.
 
-    Its module defines ``add_arguments(parser)`` and ``main(options) -> int``, which returns the exit status.
+    Its module defines ``add_arguments(parser)`` and ``main(options) -> int``, which returns the exit status; and
+    ``EPILOG``, the end of its help, if it has one.
     """
 
     name: str
@@ -131,6 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sys.stderr.write(f"pytest-ddl {command.name} cannot start: {error}. Install pytest-ddl again\n")
                 return FAILED
             module.add_arguments(sub)
+            if hasattr(module, "EPILOG"):
+                sub.epilog, sub.formatter_class = module.EPILOG, argparse.RawDescriptionHelpFormatter
             sub.set_defaults(main=module.main)
             passes_on = command.passes_on
     if given and not given[0].startswith("-") and given[0] not in subparsers.choices:

@@ -35,8 +35,6 @@ _EXPECTATION = re.compile(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG
     parser.allow_abbrev = False
     parser.add_argument(
         "target",

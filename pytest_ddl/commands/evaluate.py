@@ -21,6 +21,7 @@ from pytest_ddl.commands.frame import (
     add_strategy,
     close_clusters,
     conducted,
+    fields_of,
     find_target,
     former,
     numbers,
@@ -214,20 +215,8 @@ def _plan(options: argparse.Namespace) -> tuple[EvaluationPlan, tuple[int, ...]]
     sizes = tuple(factor * batch for factor in SWEEP)
     if options.batch_sizes is not None:
         sizes = () if options.batch_sizes == "none" else numbers("--batch-sizes", options.batch_sizes)
-    plan = EvaluationPlan(
-        batch=batch,
-        batch_rule=rule,
-        seeds=options.seeds,
-        launches=options.launches,
-        steps=options.steps,
-        check_steps=options.check_steps,
-        target=options.loss,
-        metric=options.metric,
-        batch_sizes=sizes,
-        device=options.device,
-        timeout=options.timeout,
-        seconds=options.seconds,
-    )
+    worked_out = {"batch": batch, "batch_rule": rule, "target": options.loss, "batch_sizes": sizes}
+    plan = EvaluationPlan(**fields_of(EvaluationPlan, {**vars(options), **worked_out}))
     return plan, () if options.replicas is None else numbers("--replicas", options.replicas)
 
 

@@ -38,7 +38,6 @@ example:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_arguments(parser)
-    parser.epilog = EPILOG
     chosen = parser.add_argument_group("faults, at least one of")
     chosen.add_argument(
         "--fault",

@@ -55,8 +55,6 @@ MEASURED = "multi_worker_mirrored"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG
     add = parser.add_argument
     source = (
         "Launches (JSON of evaluate or Matrix.save), series (CSV), an earlier forecast (JSON, with --check), or a "

@@ -7,8 +7,9 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,11 @@ def share(text: str) -> float:
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be between 0 and 1, for example 0.025 for 2.5 %")
     return value
+
+
+def fields_of(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are fields of a dataclass."""
+    return {field.name: given[field.name] for field in fields(kind) if field.name in given}
 
 
 def numbers(name: str, text: str) -> tuple[int, ...]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from pytest_ddl import github
 from pytest_ddl.bench.gate.gating import run_gate
@@ -17,9 +14,9 @@ from pytest_ddl.bench.gate.worktrees import usage_errors
 from pytest_ddl.bench.git import GitError
 from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.bench.outcome import FAILED, USAGE, UsageError
-from pytest_ddl.commands.frame import add_strategy, check_file, conducted, share, strategies_of, tell
+from pytest_ddl.commands.frame import add_strategy, check_file, conducted, fields_of, share, strategies_of, tell
 
-STATUSES = """\
+EPILOG = """\
 exit status:
   0    every cell passed: no counter is worse, and a slowdown beyond the margin is ruled out
   1    a regression: a step takes longer by more than the margin, or a counter is worse
@@ -34,8 +31,6 @@ With several cells, the worst one decides: 1, then 4, then 3.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = GatePlan("", "", ("",))
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = STATUSES
     for name in ("instrument", "base_python", "head_python", "margin", "false_alarms", "launches", "budget"):
         parser.set_defaults(**{name: getattr(default, name)})
     for name in ("device", "timeout", "warm_up"):
@@ -108,12 +103,8 @@ def plan_of(options: argparse.Namespace) -> GatePlan:
     given["strategies"] = _strategies(options.strategy)
     given["accept"] = dict(_accepted(text) for text in options.accept)
     with usage_errors():
-        bench = BenchSpec(**_fields_of(BenchSpec, given))
-    return GatePlan(bench=bench, **_fields_of(GatePlan, given))
-
-
-def _fields_of(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {field.name: given[field.name] for field in fields(kind) if field.name in given}
+        bench = BenchSpec(**fields_of(BenchSpec, given))
+    return GatePlan(bench=bench, **fields_of(GatePlan, given))
 
 
 def main(options: argparse.Namespace) -> int:

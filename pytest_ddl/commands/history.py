@@ -25,7 +25,7 @@ from pytest_ddl.commands.frame import check_file, conducted, tell
 from pytest_ddl.github import append_summary, is_github
 
 CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json", "benchmarks/asv.conf.json")
-STATUSES = """\
+EPILOG = """\
 exit status:
   0    no confirmed regression stands; candidates that were not confirmed are only listed
   1    a confirmed regression stands, and was not accepted
@@ -51,8 +51,6 @@ class HistoryPlaces:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = STATUSES
     add = parser.add_argument
     add("--config", type=Path, metavar="FILE", help="asv's configuration (default: asv.conf.json)")
     add("--results", type=Path, metavar="DIR", help="asv's results_dir (default: as configured)")

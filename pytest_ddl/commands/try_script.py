@@ -34,8 +34,6 @@ _TIMEOUT = 300.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = EPILOG
     parser.add_argument("script", type=Path, help="a training script (.py) or a notebook (.ipynb)")
     add_strategy(parser, f"comma-separated names or variants; repeatable (default: {STRATEGIES})", STRATEGIES)
     parser.add_argument(

@@ -312,7 +312,7 @@ def test_the_statuses_are_those_of_the_documentation() -> None:
     page = (Path(__file__).parents[3] / "docs" / "history.md").read_text(encoding="utf-8")
     table = page.partition("| exit status |")[2].partition("\n\n")[0]
     documented = {int(row.split("|")[1]) for row in table.splitlines() if row.split("|")[1:2] and row[2:3].isdigit()}
-    told = {int(line.split()[0]) for line in command.STATUSES.splitlines() if line[2:3].isdigit()}
+    told = {int(line.split()[0]) for line in command.EPILOG.splitlines() if line[2:3].isdigit()}
     assert documented == told == {OK, WRONG, USAGE, INCOMPLETE, FAILED, INTERRUPTED}
 
 
