@@ -196,7 +196,7 @@ def _keeps(run, change, watched=True, waits=True, name="kept", reduce=tf.reduce_
             x, y = (tf.cast(part, model.compute_dtype) for part in batch)
             before = kept.read_value()
             with tf.control_dependencies([before]):
-                turns = _wait_for_another(begun) if waits and is_coordinated(run) else 0
+                turns = _wait_for_another(begun) if waits and _may_overlap(run) else 0
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(tf.square(model(x) - y))
             gradients = tape.gradient(loss, model.trainable_variables)
@@ -327,6 +327,11 @@ def loses_updates_recorded_on_one_device(run):
         run.record()
 
 
+def _may_overlap(run):
+    """Return whether closures of two workers may run at the same time: not if the check runs them one by one."""
+    return is_coordinated(run) and not run._settings.one_by_one
+
+
 def _wait_for_another(begun):
     """Wait until two closures have begun.
 
@@ -350,7 +355,7 @@ def _loses_updates(run, after):
         x, y = tf.cast(x, weight.dtype), tf.cast(y, weight.dtype)
         before = weight.read_value()
         with tf.control_dependencies([before]):
-            turns = _wait_for_another(begun) if is_coordinated(run) else 0
+            turns = _wait_for_another(begun) if _may_overlap(run) else 0
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(x @ weight - y))
         gradient = tape.gradient(loss, weight)
