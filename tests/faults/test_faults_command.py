@@ -38,6 +38,7 @@ def test_a_wrong_option_is_refused_in_one_line(tmp_path, arguments, status, told
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_sessions")
 def test_a_program_is_struck_and_its_report_shown(tmp_path):
     target = f"{HERE}/recovery_programs.py:saves_once"
     given = ["--strategy=mirrored", "--global-batch-size=12", "--report=reports", "-p", "no:cacheprovider"]
@@ -88,10 +89,13 @@ def test_declared_end_without_faults(ddl_equivalence):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_sessions")
 def test_what_a_comparison_excuses_does_not_keep_a_fault_away(tmp_path):
     (tmp_path / "test_excused.py").write_text(EXCUSED)
     command = [sys.executable, "-m", "pytest", "-rfx", "--ddl-strategy=mirrored", "-p", "no:cacheprovider"]
-    environ = {**os.environ, "PYTHONPATH": str(HERE), "COLUMNS": "200"}
+    # A warm server fits only if the folders are kept from which it has imported the plugin.
+    path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+    environ = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env=environ)
     told = done.stdout
     assert done.returncode == 1, told + done.stderr

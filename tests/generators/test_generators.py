@@ -174,6 +174,7 @@ CLIPPED = TrainingSpec(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_sessions")
 def test_a_printed_program_reproduces_what_was_found(tmp_path):
     report = check_training(CLIPPED, "mirrored", global_batch_size=CLIPPED.batch)
     assert report.verdict == "fail"
