@@ -27,6 +27,35 @@ def right_terms(run):
     _terms(run, mean=False)
 
 
+def penalty_of_a_critic_is_a_mean(run):
+    """The last bias of the critic has no gradient at all."""
+    with run.strategy.scope():
+        critic = _dense()
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(critic.trainable_variables)
+    run.watch(model=critic, optimizer=optimizer)
+
+    def replica_step(x, *_rest):
+        x = tf.cast(x, critic.compute_dtype)
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                output = critic(x)
+            steepness = tf.norm(inner.gradient(output, x), axis=1)
+            distance = tf.reduce_sum(critic(0.5 * x + 0.2) - output, axis=-1)
+            loss = _average(run, distance) + tf.reduce_mean(tf.square(steepness - 1.0))
+        gradients = tape.gradient(loss, critic.trainable_variables, unconnected_gradients="zero")
+        optimizer.apply_gradients(zip(gradients, critic.trainable_variables, strict=True))
+        return loss
+
+    @tf.function
+    def step(batch):
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=batch), axis=None)
+
+    for batch in run.batches(_data(run)):
+        run.record(step(batch))
+
+
 def _multiple_of_four(errors):
     return errors[: tf.size(errors) // 4 * 4]
 

@@ -58,6 +58,7 @@ CAUSES = {
     "batch_is_cut_and_averaged": "examples-dropped",
     "worst_example_of_the_replica": "batch-coupled-loss",
     "fit_with_a_sum_over_activations": "batch-coupled-loss",
+    "penalty_of_a_critic_is_a_mean": N,
     "labels_are_reversed_on_one_replica": "examples-altered",
     "labels_are_rolled_under_the_strategy": "examples-altered",
 }

@@ -55,6 +55,8 @@ def solve(target: Values, parts: Sequence[Values], slack: Mapping[int, float]) -
     rows, desired = [], []
     for index, value in target.items():
         unit = slack[index]
+        if unit == 0 and not np.any(value) and not any(np.any(part[index]) for part in parts if index in part):
+            continue  # zero everywhere, so that any weights fit
         if unit <= 0 or not all(part[index].shape == value.shape for part in parts if index in part):
             return None
         zero = np.zeros_like(value)
