@@ -24,6 +24,7 @@ _ASKED = ("_mock_name", "_pytestfixturefunction", "pytest_mock_example_attribute
 _MADE = "_ddl_deferred"
 """Name of the attribute that marks a deferred module. Python has made the module object, but has not run its code."""
 _lock = threading.RLock()
+_after: Callable[[ModuleType], None] | None = None
 
 
 class _Deferred(ModuleType):
@@ -74,9 +75,8 @@ def _load(module: ModuleType) -> None:
         except BaseException:
             sys.modules.pop(spec.name, None)
             raise
-    watch = sys.modules.get("pytest_ddl.cluster.overrides")
-    if watch is not None:
-        watch.imported(module)
+    if _after is not None:
+        _after(module)
 
 
 class _Loader(Loader):
@@ -115,6 +115,18 @@ def defer() -> None:
     """Defer the import of the modules that are not imported yet. A second call does nothing."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
+
+
+def call_after_import(callback: Callable[[ModuleType], None] | None) -> None:
+    """Call a function with each deferred module right after its import; ``None``: call nothing any more."""
+    global _after
+    _after = callback
+
+
+def imported(name: str) -> ModuleType | None:
+    """Return a module, or ``None`` if it is not imported or if its code has not run yet."""
+    module = sys.modules.get(name)
+    return None if type(module) is _Deferred else module
 
 
 def stop() -> None:

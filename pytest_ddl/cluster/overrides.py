@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+from pytest_ddl import deferred
 from pytest_ddl.cluster import pickling
 from pytest_ddl.cluster.state.installed import InstalledModules
 from pytest_ddl.cluster.state.libraries import FRAMEWORKS, Libraries
@@ -38,6 +39,7 @@ def remember() -> None:
     if _modules is None:
         _libraries, _installed = Libraries(), InstalledModules()
         _modules = UserModules(_installed.imported)
+        deferred.call_after_import(_installed.imported)
 
 
 def forget() -> None:
@@ -45,13 +47,8 @@ def forget() -> None:
     global _installed, _libraries, _modules
     if _modules is not None:
         _modules.close()
+        deferred.call_after_import(None)
     _modules = _libraries = _installed = None
-
-
-def imported(module: ModuleType) -> None:
-    """Record the present attributes of an installed module as unchanged, because it was imported now."""
-    if _installed is not None:
-        _installed.imported(module)
 
 
 def collect(call: Any) -> dict[str, dict[str, bytes]]:

@@ -107,8 +107,15 @@ def test_failed_import_is_raised_at_each_use(tmp_path: object) -> None:
 
 
 TEST = """
+    from pathlib import Path
+
     import keras
+    import pytest
     import tensorflow as tf
+
+    # What a test file has beside its functions is remembered, so that a change of it is seen.
+    pytestmark = pytest.mark.ddl(timeout=120)
+    HERE = Path(__file__).parent
 
     def train(run):
         with run.strategy.scope():

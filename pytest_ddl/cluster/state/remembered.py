@@ -18,6 +18,7 @@ from operator import is_
 from typing import Any
 
 from pytest_ddl.cluster.state.user_files import is_user_file
+from pytest_ddl.deferred import imported
 
 
 class Trace:
@@ -290,13 +291,13 @@ def _variables(value: Any) -> Any:
 
     Return ``None`` for other objects, and if the values of the variables cannot be read.
     """
-    tensorflow = sys.modules.get("tensorflow")
+    tensorflow = imported("tensorflow")
     if tensorflow is None or type(value).__module__ == "builtins":
         return None
     try:
         if isinstance(value, tensorflow.Variable):
             return _digest(value.numpy())
-        keras = sys.modules.get("keras")
+        keras = imported("keras")
         kinds = (tensorflow.Module, *((keras.Layer, keras.Optimizer, keras.Metric) if keras is not None else ()))
         if isinstance(value, kinds):
             return [_digest(variable.numpy()) for variable in value.variables]
