@@ -180,8 +180,7 @@ def with_faults(comparer: Comparer, question: Question, report: Report, injectio
         why = f"the run without a fault ends by itself, by {ends[0].cause or ends[0].known}: {ends[0].message}"
         return FaultReport(str(spec), tasks, (), injection.limits, report, 0, not_injected=why)
     asked = comparer.asked(question)
-    used = report.distributed.precision if report.distributed is not None else question.precision
-    comparison = replace(asked, base=replace(asked.base, precision=used), repeated=True)
+    comparison = replace(asked, base=replace(asked.base, precision=report.distributed.precision), repeated=True)
     timeout = comparer.harness.timeout(question.mark) if question.timeout is None else question.timeout
 
     def judged(record: TrainingRecord) -> Report:

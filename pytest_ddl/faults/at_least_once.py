@@ -28,7 +28,7 @@ def judge_with_retries(
     run: TrialRun,
     plain: TrialRun,
     baseline: TrainingRecord,
-    reference: TrainingRecord | None,
+    reference: TrainingRecord,
     judge: Judge,
     repeatable: bool = False,
 ) -> Trial:
@@ -83,13 +83,9 @@ def _follows(finding: Finding, trial: Trial, lost: int) -> bool:
     return finding.cause in _COUNTED_TWICE and (finding.error or 0) <= lost
 
 
-def _counted_at_the_end(
-    run: TrialRun, plain: TrialRun, baseline: TrainingRecord, reference: TrainingRecord | None
-) -> Trial:
+def _counted_at_the_end(run: TrialRun, plain: TrialRun, baseline: TrainingRecord, reference: TrainingRecord) -> Trial:
     """Return the verdict of a program with concurrent steps that was started again. Its states belong to no step."""
     trial = begun(run, plain)
-    if reference is None:
-        return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details="there is no run on one device")
     if is_silent(run, baseline):
         return replace(trial, verdict=RecoveryVerdict.UNDECIDED, details=SILENT)
     ranks = [rank if rank.steps else replace(rank, final=end_of(rank)) for rank in run.last.attempt.ranks]

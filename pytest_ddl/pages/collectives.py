@@ -27,7 +27,7 @@ def collectives(report: Report) -> Picture:
     """Draw one lane for each rank, and mark the first position at which the ranks differ."""
     record = report.distributed
     reason = _why_not(record)
-    if reason or record is None:
+    if reason:
         return Picture("collectives", TITLE, absent=reason)
     timeline = _Timeline.of(record, differs=any(finding.cause in CAUSES for finding in report.findings))
     summary = timeline.summary
@@ -39,8 +39,8 @@ def collectives(report: Report) -> Picture:
     )
 
 
-def _why_not(record: TrainingRecord | None) -> str:
-    if record is None or not record.ranks:
+def _why_not(record: TrainingRecord) -> str:
+    if not record.ranks:
         return "no rank ran"
     if len(record.ranks) < 2:
         return "one process issues the collectives of all replicas, so that they cannot be in different orders"

@@ -84,7 +84,7 @@ def measured(report: Report) -> Distances:
     """Measure all variables that have a value of their own on every replica, up to the last step of both runs."""
     reference, distributed = report.reference, report.distributed
     reason = why_not(reference, distributed)
-    if reason or reference is None or distributed is None:
+    if reason:
         return Distances((), (), reason)
     variables = comparable(reference, distributed)
     elements = distributed.num_replicas * sum(math.prod(variable.shape) for variable in variables)
@@ -106,10 +106,8 @@ def measured(report: Report) -> Distances:
     return Distances(steps, tuple(tracks))
 
 
-def why_not(reference: TrainingRecord | None, distributed: TrainingRecord | None) -> str:
+def why_not(reference: TrainingRecord, distributed: TrainingRecord) -> str:
     """Return why the variables of two runs cannot be compared step by step; empty if they can."""
-    if reference is None or distributed is None:
-        return "there is no record of both runs"
     if not reference.variables or not distributed.variables:
         return "no variable was watched in both runs (run.watch names what to compare)"
     if is_asynchronous(distributed):
@@ -129,7 +127,6 @@ def comparable(reference: TrainingRecord, distributed: TrainingRecord) -> list[V
 
 def bounds_of(report: Report) -> Tolerance:
     """Return the bounds that judged the report, or bounds that follow only from arithmetic."""
-    assert report.reference is not None
     return report.tolerance or Tolerance(report.reference)
 
 

@@ -32,8 +32,8 @@ class _Mark:
 def examples(report: Report) -> Picture:
     """Draw a table of steps and replicas."""
     reference, distributed = report.reference, report.distributed
-    found = coverage(reference, distributed) if reference is not None and distributed is not None else None
-    if found is None or reference is None or distributed is None:
+    found = coverage(reference, distributed)
+    if found is None:
         return Picture("examples", TITLE, absent=_why_not(reference, distributed))
     names = _Names(reference, found)
     steps = _steps(found)
@@ -59,8 +59,8 @@ def examples(report: Report) -> Picture:
     )
 
 
-def _why_not(reference: TrainingRecord | None, distributed: TrainingRecord | None) -> str:
-    if reference is None or distributed is None or not reference.num_steps or not distributed.num_steps:
+def _why_not(reference: TrainingRecord, distributed: TrainingRecord) -> str:
+    if not reference.num_steps or not distributed.num_steps:
         return "no step was recorded in both runs"
     return "the examples of some replicas were not observed (call run.examples(ids) inside the step to record them)"
 

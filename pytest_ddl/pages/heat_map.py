@@ -21,7 +21,7 @@ _EDGES = (1e3, 1e6, 1e9)
 def heat_map(report: Report, found: Distances) -> Picture:
     """Draw the step in which the first difference appears, or the last one. The worst variables come first."""
     reference, distributed = report.reference, report.distributed
-    if found.reason or reference is None or distributed is None:
+    if found.reason:
         return Picture("replicas", TITLE, absent=found.reason)
     step = _step(report, found)
     bounds = bounds_of(report)

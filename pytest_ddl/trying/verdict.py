@@ -149,7 +149,7 @@ def _compared(trial: _Trial) -> Report:
     if script.failing is None and not _fails_alike(report):
         only = _script(report.reference).failed
         return _compared(trial.with_script(failing=only))
-    if report.distributed is not None and not report.distributed.errors and not _fails_alike(report):
+    if not report.distributed.errors and not _fails_alike(report):
         there = {cell[:2] for cell in _script(report.distributed).failed}
         cells = [text_of_cell(cell) for cell in _script(report.reference).failed if cell[:2] not in there]
         raise UndecidedError(f"{'; '.join(cells)} (on one device, but not under the strategy)")
@@ -163,10 +163,9 @@ def _compared(trial: _Trial) -> Report:
     failed = [cell for cell in _script(report.reference).failed if cell.error not in _CUT]
     failed = [cell for cell in failed if script.source.needs_cell(cell.cell)]
     if failed:
-        steps = 0 if report.distributed is None else report.distributed.num_steps
         raise UndecidedError(
-            f"{steps} step(s) agree, but {text_of_cell(failed[0])} (on one device, too). What it does was not "
-            "compared: mend the cell, or remove it",
+            f"{report.distributed.num_steps} step(s) agree, but {text_of_cell(failed[0])} (on one device, too). What "
+            "it does was not compared: mend the cell, or remove it",
             fails=True,
         )
     unrun = _script(report.reference).unrun
@@ -178,7 +177,7 @@ def _compared(trial: _Trial) -> Report:
 def _error_as_given(report: Report) -> ErrorRecord | None:
     """Return the error of one device with the number of the strategy, if the strategy runs the script."""
     reference, distributed = report.reference, report.distributed
-    if not _script(reference).told or reference is None or distributed is None or distributed.errors:
+    if not _script(reference).told or distributed.errors:
         return None
     errors = [error for _rank, error in reference.errors]
     if any(error.type == "deadline" or error.type.rpartition(".")[2] in (*_CUT, *OWN_ERRORS) for error in errors):
@@ -262,9 +261,9 @@ def _shared_count(trial: _Trial, report: Report) -> str:
     return text.format(short, *rates, _NOT_COMPARED)
 
 
-def _first_step(record: TrainingRecord | None) -> tuple[int | None, tuple[float, ...]]:
+def _first_step(record: TrainingRecord) -> tuple[int | None, tuple[float, ...]]:
     """Return how many examples a run consumed in its first step, if this is known, and its learning rates."""
-    ranks = () if record is None else record.ranks
+    ranks = record.ranks
     if not ranks or not all(rank.steps for rank in ranks):
         return None, ()
     first = ranks[0].steps[0].snapshot
@@ -281,7 +280,7 @@ def _told_lines(script: TriedScript, report: Report) -> set[int]:
 
 def _fails_alike(report: Report) -> bool:
     """Return True if the same cells of a notebook failed on one device and on each rank."""
-    ranks = [rank for record in (report.reference, report.distributed) if record is not None for rank in record.ranks]
+    ranks = (*report.reference.ranks, *report.distributed.ranks)
     cells = [[cell[:2] for cell in rank.facts.get("script", ScriptRecord()).failed] for rank in ranks]
     return all(cell == cells[0] for cell in cells)
 
@@ -292,7 +291,7 @@ def _refuse_unseen(report: Report, source: Script) -> None:
     :raises UndecidedError: with the line to add.
     """
     reference, distributed = report.reference, report.distributed
-    raised = [pair for record in (reference, distributed) if record is not None for pair in record.errors]
+    raised = (*reference.errors, *distributed.errors)
     errors = [error for _rank, error in raised]
     if report.findings and report.findings[0].cause == _UNSUPPORTED:
         found = (known_limitation(error, rank.optimizers) for rank, error in raised)
@@ -301,12 +300,12 @@ def _refuse_unseen(report: Report, source: Script) -> None:
         reason = report.findings[0].message + (f" ({_OTHER_KERAS})" if of_keras else "")
         advice = next((f". {limitation.advice.text}" for limitation in known if limitation.advice is not None), "")
         raise UndecidedError(f"{next(map(_place_of, errors), '')}{reason}{advice.rstrip('.')}", of_framework=True)
-    if reference is not None and reference.refused is not None:
+    if reference.refused is not None:
         errors.append(reference.refused)
     for error in errors:
         if error.type.rpartition(".")[2] in OWN_ERRORS:
             raise UndecidedError(error.message)
-    for _rank, error in reference.errors if reference is not None else ():
+    for _rank, error in reference.errors:
         # Without an end on one device, batches in another order are not replayed, and look like a finding.
         if error.type == "deadline":
             raise UndecidedError(_SLOW)
@@ -314,10 +313,9 @@ def _refuse_unseen(report: Report, source: Script) -> None:
             raise _NeedsAllError
         raise UndecidedError(f"{_place_of(error)}the script fails on one device, too: {explained(error)}", True)
     # A rank that waits for another one is proved by the logs of collectives. A single rank may only be slow.
-    there = [error.type for _rank, error in distributed.errors] if distributed is not None else []
-    if distributed is not None and len(distributed.ranks) == 1 and "deadline" in there:
+    if len(distributed.ranks) == 1 and any(error.type == "deadline" for _rank, error in distributed.errors):
         raise UndecidedError(_SLOW_THERE)
-    if reference is not None and not reference.num_steps:
+    if not reference.num_steps:
         left_out = _script(reference).lines.get("not compared", ())
         failed = [cell for cell in _script(reference).failed if cell.error not in _CUT]
         if failed and not left_out:
@@ -347,20 +345,18 @@ def _open_metrics(report: Report) -> tuple[str, ...]:
     return report.inconclusive
 
 
-def _script(record: TrainingRecord | None) -> ScriptRecord:
+def _script(record: TrainingRecord) -> ScriptRecord:
     """Return what was found in the script; nothing if the run ended before."""
-    ranks = () if record is None else record.ranks
-    return ranks[0].facts.get("script", ScriptRecord()) if ranks else ScriptRecord()
+    return record.ranks[0].facts.get("script", ScriptRecord()) if record.ranks else ScriptRecord()
 
 
 def _summary(report: Report) -> str:
     script = next((one for one in map(_script, (report.distributed, report.reference)) if one != ScriptRecord()), None)
     if script is None:
         return ""
-    steps = 0 if report.distributed is None else report.distributed.num_steps
     lines = text_of(script)
     if told := _script(report.reference).told:
         same = f"one device reads the number of the strategy, too ({', '.join(told)})"
         lines.append(f"{'replicas:':<13} {same}: what follows from it, such as a learning rate, is equal in both runs")
-    lines.append(f"{'compared:':<13} {steps} step(s)")
+    lines.append(f"{'compared:':<13} {report.distributed.num_steps} step(s)")
     return "\n".join([*lines, *(f"{_LEFT_OPEN} {reason}" for reason in _open_metrics(report))])

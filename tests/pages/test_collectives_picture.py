@@ -137,7 +137,7 @@ def test_files_that_are_not_of_the_program_are_left_out() -> None:
     [
         (judge(*pair(Program(), replicas=2)), "one process issues the collectives of all replicas"),
         (report_of([], []), "the collectives of the ranks were not observed"),
-        (replace(report_of([], []), distributed=None), "no rank ran"),
+        (replace(report_of([], []), distributed=replace(report_of([], []).distributed, ranks=())), "no rank ran"),
     ],
 )
 def test_without_logs_a_sentence_says_why(report: Report, reason: str) -> None:

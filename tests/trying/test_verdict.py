@@ -18,13 +18,16 @@ from pytest_ddl.trying.program import TriedScript
 from pytest_ddl.trying.source import Script
 from pytest_ddl.trying.verdict import UndecidedError, compare_script
 
+RUN = SimpleNamespace(ranks=(), errors=(), refused=None, num_steps=4)
+"""A run in which nothing of the script was found."""
+
 
 def report_with(*doubts: Doubt) -> Any:
     """A report of a comparison without findings."""
     reasons = tuple(map(str, doubts))
     return SimpleNamespace(
         verdict="inconclusive" if doubts else "pass", findings=[], doubts=doubts, inconclusive=reasons,
-        reference=None, distributed=None,
+        reference=RUN, distributed=RUN,
     )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ CHECK = SEED
 def wanted(report: Report, _names: Collection[str]) -> bool:
     """Return whether a program that passes so far may draw numbers that belong to no example, and differ by replica."""
     distributed = report.distributed
-    if not report.passed or distributed is None or distributed.num_replicas < 2:
+    if not report.passed or distributed.num_replicas < 2:
         return False
     if distributed.capabilities.global_view:
         return False
@@ -61,8 +61,6 @@ def wanted(report: Report, _names: Collection[str]) -> bool:
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
     """Run again with equal numbers, twice, and with both kinds of numbers, and compare the replicas' gradients."""
     reference, distributed = report.reference, report.distributed
-    if reference is None or distributed is None:
-        return report
     places = report.places or places_of(reference, distributed)
     drawn = [d[0] for d in _by_position(distributed) if _may_differ(d) and _is_shared(places.draws, d[0].position)]
     if not drawn:
@@ -81,8 +79,8 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
         changed = replace(still, neutralize=(*still.neutralize, *change))
         again = timed(report, compare_once(changed, (LIVENESS,), len(changes) - position))
         left = left_open(report, again)
-        if left is not None or again.distributed is None or again.reference is None:
-            return left or report
+        if left is not None:
+            return left
         records.append(again.distributed)
         tolerance = again.tolerance or Tolerance(again.reference)
     else:

@@ -39,8 +39,6 @@ _DTYPES = ("float16", "float32", "float64")
 def wanted(report: Report, _names: Collection[str]) -> bool:
     """Return whether only excused steps are wrong, so that the steps after them can be compared from equal values."""
     reference, distributed = report.reference, report.distributed
-    if reference is None or distributed is None:
-        return False
     weights = of_kind(reference, VariableKind.TRAINABLE)
     if any(variable.dtype not in _DTYPES for variable in weights):
         return False
@@ -104,8 +102,8 @@ def states_of(reference: TrainingRecord, distributed: TrainingRecord, first: int
 
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
     """Replace the results that compare numbers by those of the run in which one device follows the strategy."""
-    reference, distributed, first = report.reference, report.distributed, _first_step(report)
-    if reference is None or distributed is None or first is None:
+    first = _first_step(report)
+    if first is None:
         return report
     names = [result.check for result in report.results]
     again = timed(report, compare_once(replace(settings, follow=first), names))
@@ -113,7 +111,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     if unfinished is not None:
         return unfinished
     ours = again.reference
-    if ours is None or ours.errors or not ours.taken_over or _tolerated(again):
+    if ours.errors or not ours.taken_over or _tolerated(again):
         return report  # one device could not take over values; the plain report names what is not compared
     results = [_result(result, again) for result in report.results]
     verified = [*(finding for finding in report.excused if finding.verified), *_of_statistics(report)]
@@ -126,7 +124,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
     )
     return replace(
         concluded,
-        reference=reference,
+        reference=report.reference,
         doubts=tuple(dict.fromkeys((*kept, *again.doubts))),
         notes=(
             *concluded.notes,

@@ -33,7 +33,7 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
         note = f"{CHECK} is judged only by the program's own steps: in a run of {STEPS} steps on one batch {refused}"
         return report.noted(note)
     reference = again.reference
-    if reference is not None and not reference.errors and reference.num_steps < STEPS:
+    if not reference.errors and reference.num_steps < STEPS:
         note = f"{CHECK} is judged by few steps: one device ran {reference.num_steps} of {STEPS} steps on one batch"
         report = report.noted(note)
     # Weights stand still on purpose here, so a doubt about them does not count. Weights that differ are findings.

@@ -47,7 +47,7 @@ def wanted(report: Report, _names: Collection[str]) -> bool:
 def kinds(report: Report) -> tuple[str, ...]:
     """Return what can be switched off in the program of a report."""
     reference, distributed = report.reference, report.distributed
-    if reference is None or distributed is None or (distributed.errors and not _ends_by_framework(report)):
+    if distributed.errors and not _ends_by_framework(report):
         return ()
     if is_asynchronous(distributed):
         return ()
@@ -63,7 +63,7 @@ def kinds(report: Report) -> tuple[str, ...]:
 def _ends_by_framework(report: Report) -> bool:
     """Return whether a known behavior of a framework has ended the run after all its steps, which can be compared."""
     reference, distributed = report.reference, report.distributed
-    if reference is None or distributed is None or not 0 < reference.num_steps <= distributed.num_steps:
+    if not 0 < reference.num_steps <= distributed.num_steps:
         return False
     return any(finding.symptom == Symptom.CRASH.value for finding in report.known)
 
@@ -77,8 +77,6 @@ def probe(
 ) -> Report:
     """Replace the results that compare numbers with those of the runs without randomness, and add a note."""
     reference, distributed = report.reference, report.distributed
-    if reference is None or distributed is None:
-        return report
     off = kinds(report)
     if distributed.capabilities.global_view:
         return _without(_left_open(report, off, _OF_A_MESH), RANDOM)
@@ -160,9 +158,7 @@ def _with_change(result: CheckResult, change: str) -> CheckResult:
 
 
 def _moved(places: Places | None, again: Report) -> Places | None:
-    if places is None or again.reference is None or again.distributed is None:
-        return None
-    return moved(places, again.reference, again.distributed)
+    return None if places is None else moved(places, again.reference, again.distributed)
 
 
 def _may_sort(again: Report) -> bool:
@@ -196,7 +192,7 @@ def _belong_to_examples(places: Places) -> bool:
 
 def _hidden(report: Report, again: Report, places: Places | None) -> list[Doubt]:
     """Return a doubt if some draws could not be given the same numbers for the same examples."""
-    if places is None or again.reference is None or again.distributed is None:
+    if places is None:
         return []
     draws = unplaced(places, again.reference, again.distributed)
     differs = [r.check for r in report.results if report.roles.have(r, Role.NUMBERS) and r.findings]
@@ -213,15 +209,13 @@ def _without(report: Report, *off: str) -> Report:
 
 
 def _not_replaced(again: Report) -> bool:
-    records = (record for record in (again.reference, again.distributed) if record is not None)
-    return any(note.kind is NoteKind.NOT_REPLACED for r in records for rank in r.ranks for note in rank.notes)
+    ranks = (*again.reference.ranks, *again.distributed.ranks)
+    return any(note.kind is NoteKind.NOT_REPLACED for rank in ranks for note in rank.notes)
 
 
 def _loops(places: Places | None, again: Report) -> list[str]:
     """Describe the draws in loops that could not be given the same numbers in both runs."""
-    if places is None or again.reference is None or again.distributed is None:
-        return []
-    return unlike_loops(places, again.reference, again.distributed)
+    return [] if places is None else unlike_loops(places, again.reference, again.distributed)
 
 
 def _unexplained(report: Report, places: Places | None) -> list[Doubt]:
@@ -232,7 +226,7 @@ def _unexplained(report: Report, places: Places | None) -> list[Doubt]:
     roles, record = report.roles, report.distributed
     differs = [r.check for r in report.results if roles.have(r, Role.NUMBERS) and r.findings]
     wrong = any(roles.have(f, Role.DRAWS) for result in report.results for f in result.findings)
-    if places is None or record is None or wrong or not differs:
+    if places is None or wrong or not differs:
         return []
     found: dict[int, dict[int, list[DrawRecord]]] = {}
     for rank in record.ranks:
@@ -269,7 +263,7 @@ def _shows_more(report: Report, again: Report) -> bool:
 def _failed_run(report: Report, again: Report) -> TrainingRecord | None:
     """Return the first repeated run that failed, although the plain one did not fail so."""
     for before, record in ((report.reference, again.reference), (report.distributed, again.distributed)):
-        if before is None or record is None or not record.errors:
+        if not record.errors:
             continue
         alike = [error.type for _, error in before.errors] == [error.type for _, error in record.errors]
         if not (alike and _ends_by_framework(report)):
@@ -281,8 +275,6 @@ def _refusal(report: Report, again: Report, places: Places | None) -> str | None
     """Return why the repeated runs decide nothing, or ``None`` if both ran as far as the plain ones."""
     plain, records = (report.reference, report.distributed), (again.reference, again.distributed)
     for before, record in zip(plain, records, strict=True):
-        if before is None or record is None:
-            return "a run left no record"
         where = "on one device" if record is records[0] else f"under {record.strategy}"
         if record is _failed_run(report, again):
             error = record.errors[0][1]

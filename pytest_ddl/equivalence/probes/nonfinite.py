@@ -41,7 +41,7 @@ _RUNS = 8
 def wanted(report: Report, names: Collection[str]) -> bool:
     """Return whether the check is named, or the program claims to handle such gradients."""
     record = report.distributed
-    if record is None or record.num_replicas < 2 or not _indices(record):
+    if record.num_replicas < 2 or not _indices(record):
         return False
     ran = any(result.check == CHECK for result in report.results)
     return ran and (CHECK in names or claims(record))
@@ -60,7 +60,6 @@ def claims(record: TrainingRecord) -> bool:
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
     """Plant infinities, and judge how both runs handle them. The first pair of runs also halves the loss scale."""
     plain, record = report, report.distributed
-    assert record is not None
     plans = list(_plans(plain, record))
     for number, planted in enumerate(plans):
         halved = number == 0 and any(variable.is_loss_scale for variable in record.variables)
@@ -83,7 +82,7 @@ def _judged(again: Report, planted: tuple[GradientInjection, ...]) -> Report:
     result = again.result(CHECK)
     assert result is not None
     if refused is not None:
-        alike = again.distributed is not None and again.distributed.errors
+        alike = again.distributed.errors
         doubts = () if alike or not planted else (Doubt(CHECK, f"{refused}, but the run under the strategy continues"),)
         result = not_applicable(CHECK, f"the program stops at a gradient that is not finite: {refused}")
         return replace(again, results=(result,), findings=[], doubts=doubts)
@@ -152,7 +151,7 @@ def _unscaled(plain: Report, again: Report) -> Finding | None:
     step is compared, because a scale that is created in the first step is not yet the variable's value there.
     """
     ours, theirs = plain.reference, again.reference
-    if ours is None or theirs is None or min(ours.num_steps, theirs.num_steps) < 2:
+    if min(ours.num_steps, theirs.num_steps) < 2:
         return None
     scales = [variable for variable in ours.variables if variable.is_loss_scale]
     at_work = [

@@ -49,14 +49,12 @@ _VERBS = {GradientStage.COMPUTED: "computes", GradientStage.APPLIED: "hands to t
 
 def wanted(report: Report, _names: Collection[str]) -> bool:
     """Return whether one device may train on as many batches; see PS."""
-    return report.distributed is not None and not _ran_other_epochs(report.distributed)
+    return not _ran_other_epochs(report.distributed)
 
 
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
     """Add to PS whether each step computes what one device computes, or a doubt if that cannot be decided."""
     plain, reference = report.distributed, report.reference
-    assert plain is not None
-    assert reference is not None
     whole = _is_whole(plain)
     how, settings = _AS_ONE if whole else _WHAT, replace(settings, one_by_one=True, keep_calls=True, whole=whole)
     if not any(batch.size for step in all_steps(plain) for batch in step.batches):
@@ -89,18 +87,15 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
 
 def _explained(finding: Finding, again: Report) -> Finding:
     """Add to a finding without a cause what its first closure shows."""
-    reference, distributed = again.reference, again.distributed
-    if finding.cause is not None or reference is None or distributed is None:
+    if finding.cause is not None:
         return finding
-    evidence = first_difference(reference, distributed)
+    evidence = first_difference(again.reference, again.distributed)
     return replace(finding, fix=FIX, evidence=evidence or finding.evidence, look_at=() if evidence else finding.look_at)
 
 
 def _not_compared(again: Report) -> str | None:
     """Return why the repeated runs show nothing, or ``None`` if they do."""
     for record in (again.reference, again.distributed):
-        if record is None:
-            return "it left no record"
         if record.errors:
             error = record.errors[0][1]
             return f"it raised an exception: {summary(error.type, error.message)}"

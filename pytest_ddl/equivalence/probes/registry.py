@@ -40,13 +40,13 @@ class Needs(Flag):
     def met(self, report: Report, named: bool) -> bool:
         """Return whether a report meets all of these conditions."""
         distributed = report.distributed
-        concurrent = distributed is not None and is_asynchronous(distributed)
+        concurrent = is_asynchronous(distributed)
         states = (
             (Needs.NAMED, named),
             (Needs.NO_FINDINGS, not report.findings),
-            (Needs.IN_ORDER, distributed is not None and not concurrent),
+            (Needs.IN_ORDER, not concurrent),
             (Needs.CONCURRENT, concurrent),
-            (Needs.NO_ERRORS, distributed is not None and not distributed.errors),
+            (Needs.NO_ERRORS, not distributed.errors),
         )
         return all(state for need, state in states if need in self)
 
@@ -74,7 +74,7 @@ _NEEDED = (LIVENESS, STEP_EQ, UNEVEN, LOSS_EQ, REPLICA_EQ)
 
 def probe_uneven(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
     """Run UNEVEN-EQ again, with a global batch that does not divide and with one smaller than the replicas."""
-    replicas = report.distributed.num_replicas if report.distributed is not None else 1
+    replicas = report.distributed.num_replicas
     if settings.global_batch_size is None or replicas < 2:
         return report
     plain = report

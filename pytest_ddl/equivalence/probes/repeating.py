@@ -37,7 +37,7 @@ def timed(plain: Report, again: Report) -> Report:
     The plain runs and the repeated reference show how long the repeated run should take.
     """
     reference, distributed = again.reference, again.distributed
-    if reference is None or distributed is None or not (_unended(reference) or _unended(distributed)):
+    if not (_unended(reference) or _unended(distributed)):
         return again
     if _unended(reference):
         why = f"one device needs more than the {reference.seconds:.0f} s that were left"
@@ -61,8 +61,7 @@ def left_open(report: Report, again: Report) -> Report | None:
 
     :param again: the result of :func:`timed`.
     """
-    records = (again.reference, again.distributed)
-    if not any(record is not None and _unended(record) for record in records):
+    if not any(map(_unended, (again.reference, again.distributed))):
         return None
     doubts = [doubt for doubt in again.doubts if doubt.check == RUN]
     return replace(report, doubts=(*report.doubts, *doubts), seconds=report.seconds + again.seconds) if doubts else None
@@ -71,8 +70,6 @@ def left_open(report: Report, again: Report) -> Report | None:
 def fails_on_one_device(again: Report) -> str | None:
     """Explain why the repeated run failed on one device; ``None`` if it did not, or if the deadline ended it."""
     reference = again.reference
-    if reference is None:
-        return "there is no run on one device"
     if not reference.errors or _unended(reference):
         return None
     error = reference.errors[0][1]
@@ -87,6 +84,6 @@ def _unended(record: TrainingRecord) -> bool:
 
 def _expected_seconds(plain: Report, again: Report) -> float:
     before, ours, theirs = plain.reference, again.reference, plain.distributed
-    if before is None or ours is None or theirs is None or before.seconds <= 0:
+    if before.seconds <= 0:
         return 0.0
     return theirs.seconds * max(1.0, ours.seconds / before.seconds)

@@ -40,12 +40,11 @@ def _step(report: Report) -> int | None:
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
     """Run again with weights held one step before the last right one, and with the initial weights."""
     step, reference, distributed = _step(report), report.reference, report.distributed
-    if step is None or reference is None or distributed is None:
+    if step is None:
         return report
     for hold in dict.fromkeys((step - 2, 0)):
         again = compare_once(replace(settings, precision=reference.precision, hold=hold, steps=step), (CHECK,))
-        held = again.reference
-        found = stale_update(reference, distributed, held, hold, step) if held is not None else None
+        found = stale_update(reference, distributed, again.reference, hold, step)
         if found is None:
             continue
         rest = [f for f in report.findings if not report.roles.have(f, Role.VALUES) or (f.step or 0) < step]

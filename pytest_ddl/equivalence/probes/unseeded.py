@@ -36,12 +36,11 @@ _FOR_ANY_DATA = (RUN, LIVENESS, REPLICA_EQ)
 
 def wanted(report: Report, _names: Collection[str]) -> bool:
     """Return whether a program on several ranks draws from a generator that it does not seed."""
-    return report.distributed is not None and len(report.distributed.ranks) > 1 and bool(_unseeded(report))
+    return len(report.distributed.ranks) > 1 and bool(_unseeded(report))
 
 
 def _unseeded(report: Report) -> list[str]:
-    ranks = () if report.distributed is None else report.distributed.ranks
-    return sorted({name for rank in ranks for name in rank.facts.get("unseeded", ())})
+    return sorted({name for rank in report.distributed.ranks for name in rank.facts.get("unseeded", ())})
 
 
 def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> Report:
@@ -83,8 +82,8 @@ class _Data(Enum):
 
 def _data(report: Report, again: Report) -> _Data:
     reference, plain, apart = again.reference, report.distributed, again.distributed
-    found = None if reference is None or apart is None else coverage(reference, apart)
-    if found is None or reference is None or plain is None or apart is None:
+    found = coverage(reference, apart)
+    if found is None:
         return _Data.SAME
     before, after = (([_examples(rank, found.by) for rank in record.ranks]) for record in (plain, apart))
     if before == after:

@@ -139,7 +139,7 @@ class _Difference:
 def with_closures(report: Report, settings: RunSettings, program: Runner) -> Report:
     """Add a finding about a closure whose gradient one device does not recompute, or a doubt if that is not known."""
     plain, reference = report.distributed, report.reference
-    if plain is None or reference is None or report.findings or not is_asynchronous(plain):
+    if report.findings or not is_asynchronous(plain):
         return report
     if plain.errors or reference.errors or not plain.num_steps or report.result(CHECK) is None:
         return report
@@ -228,7 +228,6 @@ class _Recomputation:
         return [one for one in wider if not one.is_small]
 
     def _failed(self, wrong: Sequence[_Difference], evidence: str = "") -> Report:
-        assert self.report.distributed is not None
         finding = _finding(wrong, self.report.distributed, len(self.closures.calls), evidence)
         results: list[CheckResult] = []
         for result in self.report.results:

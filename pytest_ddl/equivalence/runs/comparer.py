@@ -73,7 +73,7 @@ class Comparer:
         """
         plain = self.asked(question)
         report = plain.in_precision(question.precision)
-        done = report.reference.num_steps if report.reference is not None else 0
+        done = report.reference.num_steps
         if question.steps is not None and 0 < done < question.steps:
             report = report.noted(
                 f"{Hint.LIMIT(question.steps)} was not reached: the program's loops ended after {done}"
@@ -103,7 +103,7 @@ class PlainComparison:
     def settled(self, report: Report) -> PlainComparison:
         """Return the comparison to repeat: it does not try float64 again on a program that keeps its own precision."""
         one = report.reference
-        if self.question.precision != "auto" or one is None or one.precision != "native" or replaced_policies(one):
+        if self.question.precision != "auto" or one.precision != "native" or replaced_policies(one):
             return self
         return replace(self, question=replace(self.question, precision="native"))
 

@@ -44,7 +44,7 @@ _MOST_EXAMPLES = 16
 def sharing_replicas(report: Report) -> int:
     """Return how many replicas may share the state of metrics whose numbers differ, or 0 if nothing shows this."""
     record = report.distributed
-    if record is None or record.strategy.partition("[")[0] != "central_storage" or record.num_replicas < 2:
+    if record.strategy.partition("[")[0] != "central_storage" or record.num_replicas < 2:
         return 0
     return record.num_replicas if any(one.check in (LOSS_EQ, METRIC_EQ) for one in report.findings) else 0
 
@@ -57,8 +57,6 @@ def slices_to_recompute(report: Report) -> list[tuple[int, Mapping[int, tuple[in
     """
     reference, distributed = report.reference, report.distributed
     findings = (*report.findings, *report.excused)
-    if reference is None or distributed is None:
-        return []
     open_steps = [f.step for f in findings if f.step and (_is_guessed(f, report.roles) or is_open(f, report))]
     if not open_steps:
         return []
@@ -75,7 +73,7 @@ def terms_to_measure(report: Report) -> list[tuple[int, tuple[int, ...]]]:
     """
     reference, distributed = report.reference, report.distributed
     found = [f.step for f in _found(report, OPT_STATE) if f.step and not f.a_priori]
-    if not found or reference is None or distributed is None:
+    if not found:
         return []
     rows = _rows_by_replica(reference, distributed, min(found)) or {}
     return [(min(found), tuple(own[0] for own in rows.values() if own)[:_MOST_TERMS])] if rows else []
@@ -88,7 +86,7 @@ def orders_to_measure(report: Report, step: int) -> list[tuple[tuple[int, tuple[
     optimizer then divides by a gradient that is little more than rounding.
     """
     reference, slots = report.reference, [f.step for f in _found(report, OPT_STATE) if f.step]
-    if reference is None or step not in [f.step for f in _found(report, STEP_EQ)] or min([*slots, step + 1]) <= step:
+    if step not in [f.step for f in _found(report, STEP_EQ)] or min([*slots, step + 1]) <= step:
         return []
     batches = [reference.batches(at) for at in range(1, reference.num_steps + 1)]
     if any(len(found) != 1 for found in batches):
@@ -108,7 +106,7 @@ def is_rounding(report: Report, step: int, run: TrainingRecord) -> bool:
     It does not if its random numbers, or a loss of neighbouring examples, depend on the order.
     """
     reference, tolerance = report.reference, report.tolerance
-    if reference is None or tolerance is None or run.num_steps < reference.num_steps or run.errors:
+    if tolerance is None or run.num_steps < reference.num_steps or run.errors:
         return False
     places = [
         (v, at) for v in reference.variables for at in range(step + 1) if at < step or v.kind is VariableKind.SLOT
@@ -131,8 +129,6 @@ def uneven_parts(report: Report) -> dict[int, tuple[tuple[int, tuple[int, ...]],
     The state may be a mean of the replicas' values. Only runs on their examples show whether it is.
     """
     reference, distributed = report.reference, report.distributed
-    if reference is None or distributed is None:
-        return {}
     found = [f for result in report.results if report.roles.have(result, Role.STATE) for f in result.findings]
     if not any(f.step and _is_guessed(f, report.roles) and is_uneven(distributed, f.step) for f in found):
         return {}
@@ -154,8 +150,6 @@ def equal_parts(report: Report) -> tuple[tuple[int, tuple[int, ...]], ...]:
     trains on the mean of their means, whatever its optimizer does with the gradient.
     """
     reference, distributed = report.reference, report.distributed
-    if reference is None or distributed is None:
-        return ()
     found = [finding for result in report.results for finding in result.findings if finding.cause == MEAN]
     kept = any(item.reason is Reason.KEPT for result in report.results for item in result.unjudged)
     if all(finding.exact for finding in found) and not kept:
@@ -285,7 +279,7 @@ def _open_case(report: Report, step: int) -> tuple[Case, Source | None] | tuple[
         for finding in (*report.findings, *report.excused)
         if _is_guessed(finding, report.roles) or finding.cause == "batch-coupled-loss"
     ]
-    if step not in open_steps or report.reference is None or report.distributed is None or report.tolerance is None:
+    if step not in open_steps or report.tolerance is None:
         return None, None
     case = Case.at(Comparison(report.reference, report.distributed, report.tolerance), step)
     return (None, None) if random_sources(case) or plain_normalization(case) else (case, case.computed)

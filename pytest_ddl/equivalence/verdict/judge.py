@@ -106,8 +106,6 @@ def judge(
 def accounted(report: Report) -> Report:
     """Return the report with the ledger of its two runs, and a doubt for what is not accounted for."""
     reference, distributed, tolerance = report.reference, report.distributed, report.tolerance
-    assert reference is not None
-    assert distributed is not None
     assert tolerance is not None
     ledger = ledger_of(Comparison(reference, distributed, tolerance), report.results, report.roles)
     return replace(report, ledger=ledger, doubts=(*report.doubts, *ledger.doubts(report.results)))
@@ -197,12 +195,11 @@ def concluded_from(
     :param reference: another run on one device that the results compare with.
     :param understood: findings that repeated runs explained. They belong to no check.
     """
-    ours, theirs = reference or report.reference, report.distributed
-    assert ours is not None
-    assert theirs is not None
-    expected = Expectations(report.expectations)
+    ours, expected = reference or report.reference, Expectations(report.expectations)
     explained = [CheckResult("", Outcome.PASS, findings=tuple(understood))] if understood else []
-    concluded = conclude([*results, *explained], ours, theirs, expected, strict=report.strict, roles=report.roles)
+    concluded = conclude(
+        [*results, *explained], ours, report.distributed, expected, strict=report.strict, roles=report.roles
+    )
     tolerance = report.tolerance if reference is None else None
     return replace(concluded, results=concluded.results[: len(results)], tolerance=tolerance)
 
@@ -263,7 +260,6 @@ def may_jump(report: Report) -> bool:
 
 def is_open(finding: Finding, report: Report) -> bool:
     """Return whether only runs on each replica's examples show if a finding is a known behavior of Keras."""
-    assert report.distributed is not None
     return finding.known is None and may_be_of_replicas(finding, report.distributed)
 
 
@@ -272,8 +268,7 @@ def require(report: Report, names: Collection[str]) -> Report:
 
     If a run raised an error, the report stays as it is: it already holds that error as the reason.
     """
-    records = [record for record in (report.reference, report.distributed) if record is not None]
-    if any(record.errors for record in records):
+    if report.reference.errors or report.distributed.errors:
         return report
     idle = [
         Doubt(result.check, f"{Hint.CHECKS} names it, but it does not apply: {result.reason}")

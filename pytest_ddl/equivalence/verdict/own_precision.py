@@ -32,7 +32,6 @@ def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report
 
     :param run: compares in the program's own precision; not called if the first comparison shows a difference.
     """
-    assert report.reference is not None
     names, wide = " and ".join(replaced_policies(report.reference)), report.reference.precision
     if report.findings:
         return replace(report, notes=(Note(NoteKind.HOW, f"compared in {wide} instead of {names}"), *report.notes))
@@ -64,7 +63,7 @@ def is_of_single_precision(report: Report) -> bool:
         for role in (Role.UPDATES | Role.LOSS, Role.SLOTS | Role.STATE | Role.METRICS)
     )
     found = by_step or others  # While weights or losses differ, other values may follow from them.
-    if reference is None or distributed is None or reference.errors or distributed.errors:
+    if reference.errors or distributed.errors:
         return False
     # A loss is also recomputed from the losses of the replicas, with what float32 rounded in them.
     explained = any(finding.grounds is Grounds.RECOMPUTED for finding in found if finding.check != LOSS_EQ)

@@ -28,8 +28,8 @@ class Report:
     results: tuple[CheckResult, ...]
     findings: list[Finding]
     """Findings, worst first. Expected findings and approximations are not included."""
-    reference: TrainingRecord | None
-    distributed: TrainingRecord | None
+    reference: TrainingRecord
+    distributed: TrainingRecord
     expected: tuple[tuple[Finding, str], ...] = ()
     """Findings that ``expect=`` declares, each with the declared reason."""
     expectations: Mapping[str, str] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Report:
     def comparable(self) -> bool:
         """False if the program fails or records nothing on one device, so that there is nothing to compare with."""
         reference = self.reference
-        return reference is not None and not reference.errors and reference.num_steps > 0 and bool(reference.variables)
+        return not reference.errors and reference.num_steps > 0 and bool(reference.variables)
 
     def result(self, check: str) -> CheckResult | None:
         """Return the result of a check, or ``None`` if it was not run."""

@@ -24,13 +24,8 @@ def standing_still(case: Case) -> Fit | None:
     names = ", ".join(motion.variable.name for motion in still[:3])
     evidence = f"the change of {names} is exactly 0 on every replica"
     for source in case.sources:
-        sizes = [
-            magnitude(part[i])
-            for m in still
-            if (i := m.variable.index) is not None
-            for part in source.parts
-            if i in part
-        ]
+        indices = [motion.variable.index for motion in still]
+        sizes = [magnitude(part[index]) for index in indices for part in source.parts if index in part]
         if sizes:
             evidence += f", and the {source} the replicas reach {max(sizes):.4g}"
             break
