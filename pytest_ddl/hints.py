@@ -91,6 +91,8 @@ class Hint(Enum):
     EXACT = Words("exact=True", "--exact", "")
     ALWAYS_LOADABLE = Words("always_loadable=True", "--always-loadable", "")
     MAX_LOST_STEPS = Words("max_lost_steps={0}", "--max-lost-steps={0}", "")
+    FAULTS = Words("faults", "--fault, --tasks or --kind", "")
+    RESTART_ON = Words("restart_on={0}", "--restart-on={0}", "")
     DETECTED_WITHIN = Words("detected_within={0}", "--detected-within={0}", "")
 
     # Differences that are intended.

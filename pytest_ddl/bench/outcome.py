@@ -32,8 +32,8 @@ class UsageError(ValueError):
     """Raised if an option, an argument, or a file that one names cannot be used. The message names it and the fix."""
 
 
-def check_writable(folder: Path) -> None:
-    """Check that the folder of ``--output`` can be written before anything long runs.
+def check_writable(folder: Path, option: str = "--output") -> None:
+    """Check that the folder of an option can be written before anything long runs.
 
     :raises UsageError: if it cannot.
     """
@@ -42,7 +42,7 @@ def check_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=nearest) as file:
             file.write(b" " * 1024)
     except OSError as error:
-        raise UsageError(f"--output={folder}: nothing can be written in {nearest}: {error.strerror}") from None
+        raise UsageError(f"{option}={folder}: nothing can be written in {nearest}: {error.strerror}") from None
 
 
 def failed(command: str, problem: str, status: int, error: Exception | None = None) -> int:

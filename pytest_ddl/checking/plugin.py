@@ -6,16 +6,20 @@ The plugin registers it if its hidden option is given, as it also is to the work
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_ddl.config import front_end_of
 from pytest_ddl.messages import did_you_mean
 from pytest_ddl.training.compiled import STEPS_OF_FIT, CompiledTraining
+
+if TYPE_CHECKING:
+    from pytest_ddl.strategies.registry import StrategyRegistry
+    from pytest_ddl.strategies.spec import StrategySpec
 
 _PLAN = pytest.StashKey[dict[str, Any]]()
 """``file``, ``function`` and the ``arguments`` of the comparison."""
@@ -26,11 +30,13 @@ FAULTS = "ddl_faults"
 def pytest_configure(config: pytest.Config) -> None:
     plan = config.stash[_PLAN] = json.loads(config.option.ddl_check)
     if not hasattr(config, "workerinput"):
-        _refuse_wrong_arguments(config, plan["arguments"])
+        _refuse_wrong_arguments(config, plan["arguments"], plan.get("injected"))
 
 
-def _refuse_wrong_arguments(config: pytest.Config, arguments: dict[str, Any]) -> None:
+def _refuse_wrong_arguments(config: pytest.Config, arguments: dict[str, Any], injected: dict[str, Any] | None) -> None:
     """Refuse wrong arguments of the comparison before anything runs. Plugins may have added checks.
+
+    Faults are refused if none of the strategies can have them.
 
     :raises pytest.UsageError: for the first wrong argument. The message is one line.
     """
@@ -39,13 +45,31 @@ def _refuse_wrong_arguments(config: pytest.Config, arguments: dict[str, Any]) ->
     from pytest_ddl.items.selection import DdlMark
     from pytest_ddl.session import harness_of
 
-    registry = harness_of(config).registry
+    harness = harness_of(config)
+    registry = harness.registry
     # The training function and the strategies are not known before the file is collected.
     unknown = (lambda run: None), registry.default("one_device"), DdlMark()
     try:
         Question(*unknown, known=registered_checks(config), **arguments).checked(registry)
+        if injected is not None:
+            _refuse_wrong_faults(injected, registry.parse_selection(harness.settings["strategy"]), registry)
     except ArgumentError as error:
         raise pytest.UsageError(error.rendered(front_end_of(config))) from None
+
+
+def _refuse_wrong_faults(injected: dict[str, Any], specs: Sequence[StrategySpec], registry: StrategyRegistry) -> None:
+    from pytest_ddl.equivalence.runs.question import ArgumentError
+    from pytest_ddl.faults.api import injection_of
+
+    given = {"faults": _faults_of(injected), **injected["limits"]}
+    for number, spec in enumerate(specs, 1):
+        try:
+            injection_of(given, spec, registry)
+        except ArgumentError:
+            if number == len(specs):
+                raise
+        else:
+            return
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -139,9 +163,8 @@ def inject_into(compare: Any, train: Any, arguments: dict[str, Any], injected: d
     """
     __tracebackhide__ = True
     from pytest_ddl.faults.report import RecoveryError, write
-    from pytest_ddl.faults.sweep import Sweep
 
-    faults: Any = injected["faults"] or Sweep(**injected["sweep"])
+    faults = _faults_of(injected)
     folder = Path(injected["report"]) if "report" in injected else None
     try:
         recovery = compare(train, faults=faults, **injected["limits"], **arguments)
@@ -152,6 +175,12 @@ def inject_into(compare: Any, train: Any, arguments: dict[str, Any], injected: d
     if folder is not None and hasattr(recovery, "trials"):
         write(recovery, folder)
     return recovery
+
+
+def _faults_of(injected: dict[str, Any]) -> Any:
+    from pytest_ddl.faults.sweep import Sweep
+
+    return injected["faults"] or Sweep(**injected["sweep"])
 
 
 def show_recoveries(terminal: pytest.TerminalReporter) -> None:

@@ -34,8 +34,11 @@ from pytest_ddl.commands.frame import (
     conducted,
     find_target,
     former,
+    positive,
+    seconds,
     strategies_of,
     tell,
+    whole,
 )
 from pytest_ddl.config import UsageError as SettingsError
 from pytest_ddl.target import TargetOnRanks
@@ -73,18 +76,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     strategies = "comma-separated strategies or variants to choose from; with one, the advice is for it; repeatable"
     former(add_strategy(parser, f"{strategies} (default: %(default)s)", STRATEGIES), "--strategies", parser)
-    add("--batch-per-replica", type=int, metavar="N", help=f"examples per step and replica (default: {BATCH})")
-    add("--global-batch-size", type=int, metavar="N", help="examples per step over all replicas, instead")
+    add("--batch-per-replica", type=positive, metavar="N", help=f"examples per step and replica (default: {BATCH})")
+    add("--global-batch-size", type=positive, metavar="N", help="examples per step over all replicas, instead")
     add("--after", metavar="MODULE:FUNCTION", help="the training function with your change, to measure against it")
     add(
         "--launches",
-        type=int,
+        type=whole,
         default=LAUNCHES,
         metavar="N",
         help="pairs of new launches that measure the first piece of advice; 0 for none (default: %(default)s)",
     )
     add("--device", choices=("auto", "cpu", "gpu"), default="auto", help="device of the replicas (default: auto)")
-    add("--timeout", type=float, default=300.0, metavar="S", help="seconds for one launch (default: %(default)g)")
+    add("--timeout", type=seconds, default=300.0, metavar="S", help="seconds for one launch (default: %(default)g)")
     add("--json", type=Path, metavar="FILE", help="write the advice as JSON, too")
 
 
@@ -269,7 +272,7 @@ def _bench(options: argparse.Namespace, *, measures: bool) -> BenchSpec:
     given = {name: getattr(options, name) for name in ("batch_per_replica", "global_batch_size")}
     if not measures and (options.after is not None or any(value is not None for value in given.values())):
         raise UsageError("--batch-per-replica, --global-batch-size and --after need a training function to measure")
-    if options.launches < 0 or options.launches == 1:
+    if options.launches == 1:
         raise UsageError(f"--launches={options.launches}: an interval needs at least 2; 0 measures nothing")
     if all(value is None for value in given.values()):
         given["batch_per_replica"] = BATCH

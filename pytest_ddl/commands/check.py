@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pytest_ddl.bench.outcome import FAILED, failed
-from pytest_ddl.commands.frame import add_strategy, find_target, positive
-from pytest_ddl.config import argument, given_options, parse_seconds
+from pytest_ddl.bench.outcome import FAILED, USAGE, UsageError, failed
+from pytest_ddl.commands.frame import add_strategy, find_target, positive, seconds, seed
+from pytest_ddl.config import given_options
 from pytest_ddl.messages import did_you_mean
 from pytest_ddl.target import TargetError
 
@@ -59,31 +59,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[STRATEGY:]CAUSE[=REASON]",
         help="difference that is intended, for all strategies or for one; repeatable",
     )
-    parser.add_argument(
-        "--timeout", type=argument(parse_seconds), metavar="SECONDS", help="deadline of each comparison"
-    )
-    parser.add_argument("--seed", type=int, metavar="N", help="seed of every run (default: always the same)")
+    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="deadline of each comparison")
+    parser.add_argument("--seed", type=seed, metavar="N", help="seed of every run (default: always the same)")
     parser.add_argument("--strict", action="store_true", help="fail on approximations and inconclusive verdicts too")
 
 
 def main(options: argparse.Namespace) -> int:
     """Run pytest on the training function in place of this process, or return the exit status of a usage error."""
-    return run(options, "check", add_arguments, {})
+    try:
+        refuse_similar(options.rest, add_arguments)
+    except UsageError as error:
+        return failed("check", f"error: {error}", USAGE)
+    return run(options, "check", {})
 
 
-def run(
-    options: argparse.Namespace,
-    command_name: str,
-    own_arguments: Callable[[argparse.ArgumentParser], None],
-    further: Mapping[str, Any],
-) -> int:
+def run(options: argparse.Namespace, command_name: str, further: Mapping[str, Any]) -> int:
     """Run pytest on the training function of a command that compares it, in place of this process.
 
-    :param own_arguments: function that adds the options of the command to a parser.
     :param further: further parts of the plan for :mod:`pytest_ddl.checking.plugin`.
     """
     try:
-        _refuse_similar(options.rest, own_arguments)
         target = find_target(options.target)
     except TargetError as error:
         return failed(command_name, str(error), FAILED)
@@ -114,10 +109,11 @@ def _arguments(options: argparse.Namespace) -> dict[str, Any]:
     return {**arguments, "expect": expect} if expect else arguments
 
 
-def _refuse_similar(rest: Sequence[str], own_arguments: Callable[[argparse.ArgumentParser], None]) -> None:
-    """Refuse a misspelled option of this command, because pytest would explain it by its own options.
+def refuse_similar(rest: Sequence[str], own_arguments: Callable[[argparse.ArgumentParser], None]) -> None:
+    """Refuse a misspelled option of a command, because pytest would explain it by its own options.
 
-    :raises TargetError: if an option is similar to one of this command.
+    :param own_arguments: function that adds the options of the command to a parser.
+    :raises UsageError: if an option is similar to one of this command.
     """
     parser = argparse.ArgumentParser(add_help=False)
     own_arguments(parser)
@@ -125,7 +121,7 @@ def _refuse_similar(rest: Sequence[str], own_arguments: Callable[[argparse.Argum
     for option in rest:
         name = option.partition("=")[0]
         if name.startswith("--") and not name.startswith("--ddl-") and (hint := did_you_mean(name, known, 0.75)):
-            raise TargetError(f"there is no option {name}{hint}")
+            raise UsageError(f"there is no option {name}{hint}")
 
 
 def _expectation(text: str) -> tuple[str | None, str, str]:

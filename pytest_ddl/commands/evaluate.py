@@ -25,6 +25,8 @@ from pytest_ddl.commands.frame import (
     find_target,
     former,
     numbers,
+    positive,
+    seconds,
     tell,
     without_start_messages,
 )
@@ -49,9 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--restart", action="store_true", help="Start anew, and replace results in the folder.")
     batches = parser.add_mutually_exclusive_group()
     of_replica = f"Examples per step on each replica (default: {BATCH}). The global batch grows with the replicas."
-    batch = batches.add_argument("--batch-per-replica", type=int, metavar="N", help=of_replica)
+    batch = batches.add_argument("--batch-per-replica", type=positive, metavar="N", help=of_replica)
     together = "Examples per step on all replicas together, for any number of replicas."
-    batches.add_argument("--global-batch-size", type=int, metavar="N", help=together)
+    batches.add_argument("--global-batch-size", type=positive, metavar="N", help=together)
     former(batch, "--batch", parser)
     add("--batch-rule", choices=["replica", "global"], help=argparse.SUPPRESS)
     sizes = (
@@ -66,18 +68,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metric = "Reported number that is compared with one device (default: an accuracy, else a loss)."
     add("--metric", default="", metavar="NAME", help=metric)
     seeds = "Trainings of each cell (default: %(default)s). A test needs at least 3."
-    add("--seeds", type=int, default=5, metavar="N", help=seeds)
+    add("--seeds", type=positive, default=5, metavar="N", help=seeds)
     launches = "Launches in which the speed of each cell is measured (default: %(default)s). Ranks need at least 2."
-    add("--launches", type=int, default=3, metavar="N", help=launches)
-    seconds = "Least seconds of measured steps in a launch (default: %(default)g)."
-    add("--seconds", type=float, default=1.0, metavar="S", help=seconds)
+    add("--launches", type=positive, default=3, metavar="N", help=launches)
+    measured = "Least seconds of measured steps in a launch (default: %(default)g)."
+    add("--seconds", type=seconds, default=1.0, metavar="S", help=measured)
     steps = "Steps of a training on one replica (default: all its data). Larger global batches take fewer steps."
-    add("--steps", type=int, metavar="N", help=steps)
+    add("--steps", type=positive, metavar="N", help=steps)
     check = "Steps of the comparison with one device (default: all its data)."
-    add("--check-steps", type=int, metavar="N", help=check)
+    add("--check-steps", type=positive, metavar="N", help=check)
     add("--device", default="auto", choices=["auto", "cpu", "gpu"], help="auto (default): GPUs if there are any.")
     timeout = "Maximum seconds of one comparison, training or launch (default: %(default)g)."
-    add("--timeout", type=float, default=300.0, metavar="S", help=timeout)
+    add("--timeout", type=seconds, default=300.0, metavar="S", help=timeout)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -195,14 +197,6 @@ def _plan(options: argparse.Namespace) -> tuple[EvaluationPlan, tuple[int, ...]]
     :raises UsageError: if an option cannot be used.
     """
     batch, rule = _batch(options)
-    for name in ("batch_per_replica", "global_batch_size", "seeds", "launches", "steps", "check_steps"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name.replace('_', '-')}={value} must be at least 1")
-    for name in ("timeout", "seconds"):
-        value = getattr(options, name)
-        if not 0 < value <= 1_000_000:
-            raise UsageError(f"--{name}={value:g} must be a positive number of seconds, at most 1000000")
     if options.loss is not None and not -1e300 < options.loss < 1e300:
         raise UsageError(f"--target-loss={options.loss} must be a finite number")
     for name in ("matplotlib", "scipy"):

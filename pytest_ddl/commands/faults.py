@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.outcome import USAGE, failed
+from pytest_ddl.bench.outcome import USAGE, UsageError, check_writable, failed
 from pytest_ddl.commands import check
+from pytest_ddl.commands.frame import whole
 from pytest_ddl.config import given_options
 from pytest_ddl.faults.rank.fault import KINDS, PHASES, Fault, FaultError
 
@@ -54,9 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--no-writes", action="store_true", help="do not strike at single writes of a save")
     limits = parser.add_argument_group("limits")
     limits.add_argument("--exact", action="store_true", help="a resumed run must end with the same bits")
-    limits.add_argument(
-        "--max-lost-steps", type=_steps, metavar="N", help="maximum number of steps that are made again"
-    )
+    limits.add_argument("--max-lost-steps", type=whole, metavar="N", help="maximum number of steps that are made again")
     limits.add_argument(
         "--detected-within", type=_seconds, metavar="SECONDS", help="maximum time until all ranks ended"
     )
@@ -69,8 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Run pytest on the training function in place of this process, or return the exit status of a usage error."""
-    if bool(options.fault) == options.every_point:
-        return failed("faults", "give either --every-point or --fault=FAULT", USAGE)
+    try:
+        check.refuse_similar(options.rest, add_arguments)
+        if bool(options.fault) == options.every_point:
+            raise UsageError("give either --every-point or --fault=FAULT")
+        if options.report is not None:
+            check_writable(Path(options.report), "--report")
+    except UsageError as error:
+        return failed("faults", f"error: {error}", USAGE)
     names = ("exact", "max_lost_steps", "detected_within", "always_loadable", "restart_on")
     limits = given_options(options, names)
     sweep = {"kind": options.kind, "writes": not options.no_writes}
@@ -78,7 +84,7 @@ def main(options: argparse.Namespace) -> int:
     faults: dict[str, Any] = {"faults": [str(fault) for fault in options.fault or ()], "sweep": sweep, "limits": limits}
     if options.report is not None:
         faults["report"] = options.report
-    return check.run(options, "faults", add_arguments, {"injected": faults})
+    return check.run(options, "faults", {"injected": faults})
 
 
 def _fault(text: str) -> Fault:
@@ -99,12 +105,6 @@ def _folder(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("the name of the folder is empty")
     return os.path.abspath(text)
-
-
-def _steps(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least 0")
-    return int(text)
 
 
 def _seconds(text: str) -> float:

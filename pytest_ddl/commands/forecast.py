@@ -31,6 +31,7 @@ from pytest_ddl.commands.frame import (
     former,
     numbers,
     positive,
+    seconds,
     share,
     tell,
     without_start_messages,
@@ -69,7 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     former(batch_option, "--batch", parser)
     launches = "Launches of each variant, if a training function is measured (default: %(default)s)."
     add("--launches", type=positive, default=3, metavar="N", help=launches)
-    add("--timeout", type=float, default=120.0, metavar="S", help="Maximum seconds of a launch (default: %(default)g).")
+    add(
+        "--timeout",
+        type=seconds,
+        default=120.0,
+        metavar="S",
+        help="Maximum seconds of a launch (default: %(default)g).",
+    )
     device = "Device of the replicas that are measured: auto (default), cpu or gpu."
     add("--device", default="auto", choices=["auto", "cpu", "gpu"], help=device)
     between = "Link between nodes, for example 25Gbit/s or 1.1GB/s,80us. It is marked as stated."

@@ -109,6 +109,31 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def whole(text: str) -> int:
+    """Parse a whole number, which may be zero."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least 0")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    """Parse the seed of all random numbers of a run."""
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least 0 and below 2**32")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Parse a positive number of seconds. The system refuses to wait for much longer than the maximum."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds, at most 1000000")
+    return value
+
+
 def share(text: str) -> float:
     """Parse a share such as ``0.025`` or ``2.5%``."""
     try:

@@ -14,7 +14,17 @@ from pytest_ddl.bench.gate.worktrees import usage_errors
 from pytest_ddl.bench.git import GitError
 from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.bench.outcome import FAILED, USAGE, UsageError
-from pytest_ddl.commands.frame import add_strategy, check_file, conducted, fields_of, share, strategies_of, tell
+from pytest_ddl.commands.frame import (
+    add_strategy,
+    check_file,
+    conducted,
+    fields_of,
+    positive,
+    seconds,
+    share,
+    strategies_of,
+    tell,
+)
 
 EPILOG = """\
 exit status:
@@ -51,8 +61,10 @@ def _add_measured(what: argparse._ArgumentGroup) -> None:
     variants = "comma-separated variants such as mirrored[replicas=2] to measure each target under; repeatable"
     add_strategy(what, f"{variants} (default: one_device)")
     batch = what.add_mutually_exclusive_group()
-    batch.add_argument("--batch-per-replica", type=int, metavar="N", help="examples per step on each replica")
-    batch.add_argument("--global-batch-size", type=int, metavar="N", help="examples per step on all replicas together")
+    batch.add_argument("--batch-per-replica", type=positive, metavar="N", help="examples per step on each replica")
+    batch.add_argument(
+        "--global-batch-size", type=positive, metavar="N", help="examples per step on all replicas together"
+    )
     device = "device of the replicas (default: auto, which means GPUs if there are any)"
     add("--device", choices=("auto", "cpu", "gpu", "tpu"), help=device)
     path = "folder to import modules from; repeatable (default: ., src)"
@@ -76,11 +88,11 @@ def _add_decision(how: argparse._ArgumentGroup) -> None:
     false_alarms = "probability of a false regression of one cell, over all looks (default: 0.01)"
     add("--false-alarms", type=share, metavar="P", help=false_alarms)
     launches = "maximum number of launches per cell (default: %(default)s)"
-    add("--max-launches", dest="launches", type=int, metavar="N", help=launches)
-    add("--budget", type=float, metavar="SECONDS", help="maximum time per cell (default: %(default)g)")
-    add("--timeout", type=float, metavar="SECONDS", help="maximum time per launch (default: %(default)g)")
+    add("--max-launches", dest="launches", type=positive, metavar="N", help=launches)
+    add("--budget", type=seconds, metavar="SECONDS", help="maximum time per cell (default: %(default)g)")
+    add("--timeout", type=seconds, metavar="SECONDS", help="maximum time per launch (default: %(default)g)")
     warm_up = "number of steps before the time is measured (default: %(default)s)"
-    add("--warm-up", type=int, metavar="STEPS", help=warm_up)
+    add("--warm-up", type=positive, metavar="STEPS", help=warm_up)
     add("--pin", action="store_true", help="give each replica its own CPU cores")
     add("--counters-only", action="store_true", help="compare only counters, from one launch of each version")
     accept = "a counter that may be worse, and the reason; repeatable"

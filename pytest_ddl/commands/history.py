@@ -21,7 +21,7 @@ from pytest_ddl.bench.history.read import read_results
 from pytest_ddl.bench.history.report import HistoryReport, explain, github_annotations, step_summary, text_of
 from pytest_ddl.bench.metrics.registry import MissingPackageError
 from pytest_ddl.bench.outcome import FAILED, USAGE, UsageError
-from pytest_ddl.commands.frame import check_file, conducted, tell
+from pytest_ddl.commands.frame import check_file, conducted, share, tell, whole
 from pytest_ddl.github import append_summary, is_github
 
 CONFIGURATIONS = ("asv.conf.json", "asv_bench/asv.conf.json", "benchmarks/asv.conf.json")
@@ -65,10 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--target", action="append", default=[], metavar="[WORKLOAD=]MODULE:FUNCTION", help=target)
     argument = "an argument of gate(), such as batch_per_replica=64; repeatable"
     add("--confirm-option", action="append", default=[], metavar="NAME=VALUE", help=argument)
-    add("--max-reruns", type=int, default=10, metavar="N", help="maximum number of re-runs (default: %(default)s)")
+    add("--max-reruns", type=whole, default=10, metavar="N", help="maximum number of re-runs (default: %(default)s)")
     add("--machine", metavar="NAME", help="asv's name of this machine, for --confirm")
     margin = "smallest change to report (default: %(default)s)"
-    add("--margin", type=float, default=MARGIN, metavar="SHARE", help=margin)
+    add("--margin", type=share, default=MARGIN, metavar="SHARE", help=margin)
     accepted = "id of a change or gap that is intended; repeatable"
     add("--accept", action="append", default=[], metavar="ID", help=accepted)
     add("--json", type=Path, metavar="FILE", help="write the findings to this file as JSON")
@@ -90,8 +90,6 @@ def main(options: argparse.Namespace, confirm: Confirm | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, confirm: Confirm | None) -> int:
-    if not 0 < options.margin < 1:
-        raise UsageError(f"--margin={options.margin} must be a share between 0 and 1: 0.025 is 2.5 %")
     places = places_of(options)
     if options.publish:
         _publish(places)

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from pytest_ddl.bench.outcome import FAILED, failed
-from pytest_ddl.commands.frame import add_strategy, positive
-from pytest_ddl.config import argument, given_options, parse_seconds
+from pytest_ddl.commands.frame import add_strategy, positive, seconds, seed
+from pytest_ddl.config import given_options
 from pytest_ddl.trying.legacy import imports_keras, keras_2_name
 from pytest_ddl.trying.source import Script, ScriptError
 
@@ -48,10 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="file or folder that the script reads from its working directory; repeatable",
     )  # fmt: skip
     parser.add_argument(
-        "--timeout", type=argument(parse_seconds), default=_TIMEOUT, metavar="SECONDS",
+        "--timeout", type=seconds, default=_TIMEOUT, metavar="SECONDS",
         help=f"deadline of each comparison (default: {_TIMEOUT:.0f})",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, metavar="N", help="seed of every run (default: always the same)")
+    parser.add_argument("--seed", type=seed, metavar="N", help="seed of every run (default: always the same)")
     parser.add_argument("--strict", action="store_true", help="fail on approximations too")
     parser.add_argument(
         "--keras", choices=("keras", "tf_keras"),

@@ -142,7 +142,7 @@ def injection_of(given: Mapping[str, Any], spec: StrategySpec, registry: Strateg
             elif isinstance(plan, tuple):
                 tasks.refuse(plan)
         except FaultError as error:
-            raise ArgumentError(f"faults: {error}") from None
+            raise ArgumentError(f"{Hint.FAULTS}: {error}") from None
         return Injection(plan, _limits(limits), tasks, _variant(restart_on, registry))
     named = next((name for name, value in given.items() if value is not None and value is not False), None)
     if named is not None:
@@ -166,7 +166,7 @@ def _variant(restart_on: str | None, registry: StrategyRegistry) -> StrategySpec
     try:
         return None if restart_on is None else registry.parse_variant(restart_on)
     except ValueError as error:
-        raise ArgumentError(f"restart_on={restart_on!r}: {error}") from None
+        raise ArgumentError(f"{Hint.RESTART_ON(repr(restart_on))}: {error}") from None
 
 
 def with_faults(comparer: Comparer, question: Question, report: Report, injection: Injection) -> FaultReport:

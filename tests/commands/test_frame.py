@@ -51,10 +51,10 @@ def test_a_former_name_works_and_is_noted_in_one_line(
 
 
 def test_a_former_name_checks_its_value(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", "t:f", "--batch=0"]) == USAGE
-    with pytest.raises(SystemExit):
-        main(["forecast", "t:f", "--batch=x"])
-    assert "--batch: 'x' is not a whole number" in capsys.readouterr().err
+    for name in ("evaluate", "forecast"):
+        with pytest.raises(SystemExit):
+            main([name, "t:f", "--batch=x"])
+        assert "--batch: 'x' is not a whole number" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("given", [["--batch=8"], ["--batch-rule=replica"], ["--batch-rule=global"]])

@@ -26,8 +26,12 @@ def run(*arguments, cwd):
         (["--fault=kill worker:0"], 2, "is not a fault: write KIND TASK POINT"),
         (["--every-point", "--kind=kil"], 2, "invalid choice: 'kil'"),
         (["--every-point", "--phases=steps"], 2, "valid phases: training, step, save, writing, restore, evaluation"),
-        (["--every-pont"], 2, "give either --every-point or --fault=FAULT"),
-        (["--every-point", "--max-lost-step=2"], 4, "there is no option --max-lost-step"),
+        (["--every-pont"], 2, "there is no option --every-pont (did you mean '--every-point'?)"),
+        (["--every-point", "--report=/proc/x"], 2, "--report=/proc/x: nothing can be written in /proc"),
+        (["--every-point", "--restart-on=miror"], 4, "--restart-on='miror': 'miror' is not a strategy"),
+        (["--every-point", "--tasks=worker:7", "--strategy=mirrored"], 4, "tasks: worker:0"),
+        (["--fault=kill ps:0 before step 1", "--strategy=mirrored"], 4, "--fault, --tasks or --kind: task='ps:0'"),
+        (["--every-point", "--max-lost-step=2"], 2, "there is no option --max-lost-step"),
     ],
 )
 def test_a_wrong_option_is_refused_in_one_line(tmp_path, arguments, status, told):

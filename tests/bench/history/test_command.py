@@ -151,7 +151,6 @@ def test_annotations_are_one_line_each() -> None:
         ([], "asv.conf.json"),
         (["--config", "missing.json"], "--config=missing.json is not a file"),
         (["--results", "nowhere"], "no folder of results"),
-        (["--results", "results", "--margin", "5"], "0.025 is 2.5 %"),
         (["--results", "results", "--publish"], "--publish needs"),
         (["--results", "results", "--confirm"], "--repository"),
         (["--results", "results", "--repository", "."], "git log"),
