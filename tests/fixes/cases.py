@@ -19,6 +19,7 @@ CASES = (
 )
 ADVICE: Mapping[str, str] = {
     "replica-computes-otherwise": "any line of the replica function",
+    "reduced-value-wrong": "which statistic is computed from the sums depends on the program",
     "attribute-shared-by-replicas": "which value becomes local depends on the program",
     "changed-after-last-step": "any line after the loop",
     "random-stream-differs-across-replicas": "a correct program may do it",

@@ -225,6 +225,15 @@ GRADIENTS = (
         legitimate=True,
     ),
     Cause(
+        "reduced-value-wrong",
+        "A statistic that is reduced over the replicas is not that of the whole batch.",
+        Fix(
+            "Add up sums and counts over the replicas, and compute the statistic from them. The variance is the mean "
+            "of the squares minus the square of the mean, both over all replicas. Means of equal parts are averaged, "
+            "and sums are added up."
+        ),
+    ),
+    Cause(
         "gathered-positions-wrong",
         "Rows that were gathered from all replicas are addressed by positions in the replica's own part.",
         Fix(

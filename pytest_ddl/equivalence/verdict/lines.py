@@ -62,6 +62,7 @@ KINDS: Mapping[str, tuple[tuple[str, ...], int]] = {
             "masked-loss-normalised-per-replica",
             "batch-coupled-loss",
             "gathered-positions-wrong",
+            "reduced-value-wrong",
             "replica-computes-otherwise",
             "attribute-shared-by-replicas",
             "regularization-scaled-by-replica-count",

@@ -25,6 +25,7 @@ _CHANGES_THE_FORWARD_PASS = (
     "random-stream-repeated-across-replicas",
     "batch-coupled-loss",
     "gathered-positions-wrong",
+    "reduced-value-wrong",
     "replica-computes-otherwise",
     "attribute-shared-by-replicas",
     "examples-dropped",

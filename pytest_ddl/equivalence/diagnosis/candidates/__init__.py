@@ -15,6 +15,7 @@ from pytest_ddl.equivalence.diagnosis.candidates import (
     motion,
     parts,
     patterns,
+    reduced,
     scaling,
     values,
 )
@@ -65,6 +66,7 @@ CANDIDATES: list[Candidate] = [
     parts.normalised_by_its_part,
     parts.mean_term,
     parts.shares_of_some,
+    reduced.reduced_otherwise,
     parts.coupled,
     patterns.positions,
     data.treated_otherwise,

@@ -1,0 +1,116 @@
+"""Candidate for a statistic that the program reduces over replicas, and that is not the one of the whole batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit
+from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up
+from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude
+from pytest_ddl.equivalence.findings import Grounds
+from pytest_ddl.records import ReductionRecord, TrainingRecord
+
+CAUSE = "reduced-value-wrong"
+_ALIKE = {"float64": 1e-9}
+"""Largest relative difference of equal values. The factors and spreads that are looked for are far larger."""
+_ALIKE_ELSE = 1e-4
+
+
+@dataclass(frozen=True)
+class _ReducedPair:
+    """One reduction that both runs requested."""
+
+    position: int
+    op: str
+    desired: Float
+    """Result on one device, which has all examples."""
+    given: Sequence[Float]
+    received: Float
+    accuracy: float
+
+    def is_desired(self, value: Float) -> bool:
+        return difference(value, self.desired).error <= self.accuracy * max(magnitude(self.desired), magnitude(value))
+
+    @property
+    def mean(self) -> Float:
+        return np.asarray(np.mean(self.given, axis=0))
+
+    @property
+    def is_right(self) -> bool:
+        """True if the result is that of one device, or no input depends on the examples."""
+        return self.is_desired(self.received) or all(map(self.is_desired, self.given))
+
+
+def reduced_otherwise(case: Case) -> Fit | None:
+    """Test for a mean of variances (or deviations), a sum of means, or a mean of sums, in the forward pass.
+
+    The variance of the whole batch is the mean of the replicas' variances and the variance of their means. So it shows
+    only if the program reduces the means too. A program may divide a sum of means later, so that this is named only
+    if nothing was recomputed.
+    """
+    source = case.computed
+    if case.replicas == 1 or source is None or not case.same_examples or adds_up(case, source):
+        return None
+    pairs = list(_pairs(case))
+    wrong = [pair for pair in pairs if not pair.is_right]
+    for pair in wrong:
+        what = _spread(pair, pairs)
+        if what:
+            return _fit(
+                case, pair, f"the mean of the replicas' {what}; that of one device also has the spread of means"
+            )
+    number = case.replicas
+    for pair in wrong[:1]:
+        if pair.op == "SUM" and pair.is_desired(pair.mean):
+            return _fit(case, pair, f"a sum of means: {number} times that of one device, unless it is divided later")
+        if pair.op == "MEAN" and pair.is_desired(number * pair.mean):
+            return _fit(case, pair, f"a mean of sums: 1/{number} of that of one device, unless it is multiplied later")
+    return None
+
+
+def _spread(pair: _ReducedPair, pairs: Sequence[_ReducedPair]) -> str:
+    """Return what the replicas give, if only the spread of their means is missing in the result."""
+    for other in pairs:
+        if other.desired.shape != pair.desired.shape or other is pair or not other.is_desired(other.mean):
+            continue
+        spread = np.var(other.given, axis=0)
+        if np.any(spread) and pair.is_desired(pair.mean + spread):
+            return "variances"
+        squares = np.mean(np.square(pair.given), axis=0) + spread
+        if np.any(spread) and np.all(pair.desired >= 0) and pair.is_desired(np.sqrt(squares)):
+            return "standard deviations"
+    return ""
+
+
+def _fit(case: Case, pair: _ReducedPair, what: str) -> Fit:
+    asked = (item for rank in case.distributed.ranks[:1] for graph in rank.graphs for item in graph.asked)
+    where = next((item.where for item in asked if item.kind == "all_reduce" and item.group == pair.position), "")
+    at = f" at {where}" if where else ""
+    evidence = f"the all_reduce{at} (number {pair.position + 1} of the replica function) gives {what}"
+    return Fit(CAUSE, evidence, grounds=Grounds.PATTERN)
+
+
+def _pairs(case: Case) -> Iterator[_ReducedPair]:
+    """Yield the reductions of the step that one device and all replicas requested, in the order of the program."""
+    ours, theirs = (_by_position(record, case.step) for record in (case.reference, case.distributed))
+    for position, (alone, *more) in ours.items():
+        items = theirs.get(position, [])
+        arrays = [np.asarray(array, np.float64) for item in items for array in (item.given, item.received)]
+        desired = np.asarray(alone.received, np.float64)
+        if more or len(items) != case.replicas or any(array.shape != desired.shape for array in arrays):
+            return
+        if not all(map(all_finite, (desired, *arrays))):
+            return
+        accuracy = _ALIKE.get(alone.dtype, _ALIKE_ELSE)
+        yield _ReducedPair(position, alone.op, desired, arrays[::2], arrays[1], accuracy)
+
+
+def _by_position(record: TrainingRecord, step: int) -> dict[int, list[ReductionRecord]]:
+    found: dict[int, list[ReductionRecord]] = {}
+    for rank in record.ranks:
+        for item in rank.steps[step - 1].reductions:
+            found.setdefault(item.position, []).append(item)
+    return {position: sorted(found[position], key=lambda item: item.replica) for position in sorted(found)}
