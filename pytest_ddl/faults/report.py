@@ -147,12 +147,12 @@ class FaultReport:
         return [trial.finding for trial, _why in self.broken if trial.finding is not None]
 
     @property
-    def reference(self) -> TrainingRecord | None:
+    def reference(self) -> TrainingRecord:
         """Record of the run on one device."""
         return self.comparison.reference
 
     @property
-    def distributed(self) -> TrainingRecord | None:
+    def distributed(self) -> TrainingRecord:
         """Record of the compared run under the strategy, without a fault."""
         return self.comparison.distributed
 

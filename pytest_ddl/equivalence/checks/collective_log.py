@@ -128,9 +128,9 @@ def _compare(
         # Report a line that only one rank reaches from that rank's point of view.
         left, right, first, second = right, left, second, first
     found = _of_pair(left[place : place + WINDOW], right[place : place + WINDOW], (first, second))
-    if found is not None and found.cause == SHAPE and _one_device_reduces_both(reference, left[place], right[place]):
+    if found.cause == SHAPE and _one_device_reduces_both(reference, left[place], right[place]):
         return _order(left, right, place, (first, second))
-    return found and _after(found, parted)
+    return _after(found, parted)
 
 
 def _parted(
@@ -264,9 +264,7 @@ def _conditional(item: CollectiveRecord, rank: int, other: int, times: tuple[int
     return Mismatch(CONDITIONAL, message, item.step + 1, rank)
 
 
-def _of_pair(
-    left: Sequence[CollectiveRecord], right: Sequence[CollectiveRecord], ranks: tuple[int, int]
-) -> Mismatch | None:
+def _of_pair(left: Sequence[CollectiveRecord], right: Sequence[CollectiveRecord], ranks: tuple[int, int]) -> Mismatch:
     """Name the cause from two different collectives that meet and the collectives that follow them."""
     if not left or not right:
         longer = 0 if left else 1
