@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 
+from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.guarding.guard import Guard
-
-if TYPE_CHECKING:
-    from pytest_ddl.equivalence.findings import Finding
 
 __all__ = ["ReplicaGuard"]
 

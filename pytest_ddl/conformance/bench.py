@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -16,9 +16,7 @@ from pytest_ddl.conformance.kinds import prepared
 from pytest_ddl.conformance.layers import GLOBAL_BATCH
 from pytest_ddl.conformance.registry import ConformanceCheck, Subject
 from pytest_ddl.equivalence.verdict.report import DivergenceError
-
-if TYPE_CHECKING:
-    from pytest_ddl.strategies.spec import Capabilities, StrategySpec
+from pytest_ddl.strategies.spec import Capabilities, StrategySpec
 
 
 @dataclass(frozen=True)

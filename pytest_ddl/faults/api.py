@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ddl.equivalence.expectations import Expect
 from pytest_ddl.equivalence.findings import Symptom
@@ -19,6 +19,7 @@ from pytest_ddl.equivalence.runs.question import (
     explains_arguments,
     is_whole,
 )
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.faults.rank.fault import FaultError
 from pytest_ddl.faults.report import FaultReport, Limits
 from pytest_ddl.faults.sweep import Faults, Injector, NotInjectedError, Plan, Sweep, inject, parsed
@@ -26,12 +27,9 @@ from pytest_ddl.faults.tasks import Tasks
 from pytest_ddl.faults.trials import Restarts
 from pytest_ddl.hints import Hint
 from pytest_ddl.items.selection import is_seconds
-
-if TYPE_CHECKING:
-    from pytest_ddl.equivalence.verdict.report import Report
-    from pytest_ddl.records import TrainingRecord
-    from pytest_ddl.strategies.registry import StrategyRegistry
-    from pytest_ddl.strategies.spec import StrategySpec
+from pytest_ddl.records import TrainingRecord
+from pytest_ddl.strategies.registry import StrategyRegistry
+from pytest_ddl.strategies.spec import StrategySpec
 
 
 @explains_arguments("check_training")

@@ -10,19 +10,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.faults.verdict import FIXES, RecoveryVerdict, Trial
 from pytest_ddl.hints import Hint
 from pytest_ddl.messages import aligned
+from pytest_ddl.records import TrainingRecord
 from pytest_ddl.web.look import document
 from pytest_ddl.web.units import DASH
-
-if TYPE_CHECKING:
-    from pytest_ddl.equivalence.findings import Finding
-    from pytest_ddl.equivalence.verdict.report import Report
-    from pytest_ddl.records import TrainingRecord
-
 
 _SHOWN = 10
 """Number of broken trials that the text describes. The JSON has all."""

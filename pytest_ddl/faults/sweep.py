@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from pytest_ddl.equivalence.runs.program import Program
 from pytest_ddl.equivalence.runs.question import ArgumentError
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.faults.at_least_once import judge_with_retries
 from pytest_ddl.faults.joining import equal_bits
 from pytest_ddl.faults.rank.fault import KINDS, PHASES, Effect, Fault, FaultError, Point
@@ -19,12 +20,9 @@ from pytest_ddl.faults.tasks import Tasks
 from pytest_ddl.faults.trials import Restarts, Schedule, TrialRun, points_of, run_trial
 from pytest_ddl.faults.verdict import RecoveryVerdict, Trial
 from pytest_ddl.messages import did_you_mean
+from pytest_ddl.records import TrainingRecord
 from pytest_ddl.training import lineage
 from pytest_ddl.training.settings import RunSettings
-
-if TYPE_CHECKING:
-    from pytest_ddl.equivalence.verdict.report import Report
-    from pytest_ddl.records import TrainingRecord
 
 EVERY_POINT = "every point"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from pytest_ddl.cluster.cluster import Fate
 from pytest_ddl.equivalence.runs.program import Attempt, Program
@@ -15,10 +14,8 @@ from pytest_ddl.faults.rank.fault import KINDS, Effect, Fault
 from pytest_ddl.faults.rank.observer import FaultPlan
 from pytest_ddl.faults.rank.point_log import Reached
 from pytest_ddl.hosts.partitions import Partitions
+from pytest_ddl.strategies.spec import StrategySpec
 from pytest_ddl.training.settings import RunSettings
-
-if TYPE_CHECKING:
-    from pytest_ddl.strategies.spec import StrategySpec
 
 Schedule = tuple[Fault, ...]
 """Faults of one trial. Each strikes in its own attempt, so several can interrupt one program in turn."""

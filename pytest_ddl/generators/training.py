@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -12,9 +12,7 @@ from pytest_ddl.generators.arguments import at_least
 from pytest_ddl.generators.models import OPTIMIZERS, models, optimizers
 from pytest_ddl.generators.shapes import BATCH_KINDS, global_batch_sizes
 from pytest_ddl.generators.specs import ModelSpec, OptimizerSpec, Pasteable, import_of_keras
-
-if TYPE_CHECKING:
-    from pytest_ddl.training.run import Run
+from pytest_ddl.training.run import Run
 
 _PROGRAM = '''\
 """Found by a property test: {title}"""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pytest
 
@@ -33,9 +33,7 @@ from pytest_ddl.items.merge import (
     output_sections,
 )
 from pytest_ddl.items.selection import DdlMark, parse_mark
-
-if TYPE_CHECKING:
-    from pytest_ddl.strategies.spec import StrategySpec
+from pytest_ddl.strategies.spec import StrategySpec
 
 SKIP_PATIENCE = 10.0
 """Seconds to wait for the other ranks after one has skipped. They may skip later, because an import takes longer there.

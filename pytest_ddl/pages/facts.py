@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.equivalence.verdict.text import headline
 from pytest_ddl.json_records import JsonRecord
-
-if TYPE_CHECKING:
-    from pytest_ddl.equivalence.findings import Finding
-    from pytest_ddl.equivalence.verdict.report import Report
 
 UNKNOWN = "not known"
 PAGE = "ddl_page"

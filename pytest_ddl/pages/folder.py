@@ -11,15 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.pages.facts import UNKNOWN, Facts
 from pytest_ddl.pages.page import rules
 from pytest_ddl.web.look import document
-
-if TYPE_CHECKING:
-    from pytest_ddl.equivalence.verdict.report import Report
-
 
 _WORDS = {"pass": "passed", "inconclusive": "inconclusive", "known": "known behavior", "fail": "failed"}
 

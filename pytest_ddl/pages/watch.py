@@ -7,17 +7,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pytest_ddl import github
 from pytest_ddl.config import SETTINGS
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.pages.facts import PAGE, PROPERTIES, Facts
 from pytest_ddl.pages.folder import prepare, write_index, write_page
-
-if TYPE_CHECKING:
-    from pytest_ddl.equivalence.verdict.report import Report
 
 COMPARED = pytest.StashKey[list[Facts]]()
 """Facts of the comparisons of a test, in order."""

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pytest_ddl.equivalence.evidence.effective import moved
 from pytest_ddl.equivalence.evidence.metric_state import combined
 from pytest_ddl.equivalence.evidence.observe import is_uneven, of_kind, shared_steps
 from pytest_ddl.equivalence.findings import CheckResult, Finding, Symptom
-from pytest_ddl.equivalence.probes.repeating import left_open, timed
+from pytest_ddl.equivalence.probes.repeating import CompareOnce, left_open, timed
 from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.equivalence.verdict.doubts import is_recomputed
 from pytest_ddl.equivalence.verdict.judge import concluded_from
@@ -26,9 +25,6 @@ from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import Array, TrainingRecord, VariableKind
 from pytest_ddl.training.neutral import NORMALIZATION
 from pytest_ddl.training.settings import RunSettings, States
-
-if TYPE_CHECKING:
-    from pytest_ddl.equivalence.probes.repeating import CompareOnce
 
 TOLERATED = "mean-of-replica-means"
 _TAKEN = (VariableKind.TRAINABLE, VariableKind.FROZEN, VariableKind.SLOT, VariableKind.STATE)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pytest_ddl.equivalence.checks.liveness import CHECK as LIVENESS
 from pytest_ddl.equivalence.checks.metric import CHECK as CHECK
 from pytest_ddl.equivalence.checks.step_equality import CHECK as STEP_EQ
 from pytest_ddl.equivalence.findings import Finding
-from pytest_ddl.equivalence.probes.repeating import fails_on_one_device, timed
+from pytest_ddl.equivalence.probes.repeating import CompareOnce, fails_on_one_device, timed
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.training.settings import RunSettings
-
-if TYPE_CHECKING:
-    from pytest_ddl.equivalence.probes.repeating import CompareOnce
 
 STEPS = 300
 """Number of steps on one batch.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,15 +19,12 @@ from pytest_ddl.equivalence.evidence.observe import of_kind, update
 from pytest_ddl.equivalence.findings import Doubt, Finding, Outcome
 from pytest_ddl.equivalence.known.advice import forms_of
 from pytest_ddl.equivalence.outcomes import not_applicable
-from pytest_ddl.equivalence.probes.repeating import fails_on_one_device, timed
+from pytest_ddl.equivalence.probes.repeating import CompareOnce, fails_on_one_device, timed
 from pytest_ddl.equivalence.roles import Role
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.hints import Hint
 from pytest_ddl.records import Array, GradientStage, TrainingRecord, VariableKind
 from pytest_ddl.training.settings import GradientInjection, RunSettings
-
-if TYPE_CHECKING:
-    from pytest_ddl.equivalence.probes.repeating import CompareOnce
 
 _DECIDES = ("IsFinite", "IsInf", "IsNan")
 """Operations of programs that test whether their gradients are finite."""

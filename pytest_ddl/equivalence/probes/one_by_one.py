@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,16 +26,13 @@ from pytest_ddl.equivalence.diagnosis.summed_updates import all_steps
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, norm
 from pytest_ddl.equivalence.evidence.observe import WEIGHTS, of_kind
 from pytest_ddl.equivalence.findings import Doubt, Finding, Outcome
-from pytest_ddl.equivalence.probes.repeating import left_open, timed
+from pytest_ddl.equivalence.probes.repeating import CompareOnce, left_open, timed
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.messages import summary
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import GradientStage, TrainingRecord
 from pytest_ddl.training.neutral import RANDOM
 from pytest_ddl.training.settings import RunSettings
-
-if TYPE_CHECKING:
-    from pytest_ddl.equivalence.probes.repeating import CompareOnce
 
 _WHAT = "run again one step at a time"
 _AS_ONE = "run again one step at a time, all steps recorded as one"

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pytest_ddl.equivalence.checks.run import CHECK as RUN
 from pytest_ddl.equivalence.findings import Doubt
 from pytest_ddl.equivalence.roles import Role
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.hints import Hint
-
-if TYPE_CHECKING:
-    from pytest_ddl.equivalence.verdict.report import Report
-    from pytest_ddl.records import TrainingRecord
-    from pytest_ddl.training.settings import RunSettings
+from pytest_ddl.records import TrainingRecord
+from pytest_ddl.training.settings import RunSettings
 
 PATIENCE = 3.0
 """Factor on the expected duration of a run.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ddl.equivalence.checks.run import place_of
 from pytest_ddl.equivalence.evidence.arithmetic import half_precision
@@ -30,11 +30,9 @@ from pytest_ddl.equivalence.runs.slices import (
     uneven_parts,
 )
 from pytest_ddl.equivalence.verdict.judge import may_jump, needs_noise
+from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.messages import summary
 from pytest_ddl.records import TrainingRecord
-
-if TYPE_CHECKING:
-    from pytest_ddl.equivalence.verdict.report import Report
 
 NOISE_RUNS = 3
 """Number of perturbed references that measure rounding noise; see :mod:`pytest_ddl.equivalence.evidence.tolerance`."""

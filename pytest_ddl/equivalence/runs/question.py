@@ -6,18 +6,15 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from pytest_ddl.equivalence.checks.registry import CHECKS, Check, select
 from pytest_ddl.equivalence.expectations import Expect, Expectations, expectations_for
 from pytest_ddl.hints import Hint, HintedError
-from pytest_ddl.items.selection import is_seconds
+from pytest_ddl.items.selection import DdlMark, is_seconds
 from pytest_ddl.messages import no_such_argument, not_one_of
-
-if TYPE_CHECKING:
-    from pytest_ddl.items.selection import DdlMark
-    from pytest_ddl.strategies.registry import StrategyRegistry
-    from pytest_ddl.strategies.spec import StrategySpec
+from pytest_ddl.strategies.registry import StrategyRegistry
+from pytest_ddl.strategies.spec import StrategySpec
 
 PRECISIONS = ("auto", "float64", "native")
 SEED = 20_201
