@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from pytest_ddl.training import frames, values
+from pytest_ddl.training import values
 from pytest_ddl.training.replacing import Replacements, named_like
 from pytest_ddl.trying.found import EnoughSteps, Found, NotSeenError, place
 from pytest_ddl.trying.objects import Objects
@@ -205,7 +205,7 @@ class Steps:
 def no_strategy_advice() -> str:
     """Say what a script without a strategy has to add for its own loop."""
     return (
-        f"{frames.user_frames(1)}: this loop applies gradients without a strategy, so nothing in it is distributed. "
+        f"{place()}: this loop applies gradients without a strategy, so nothing in it is distributed. "
         "Add `strategy = tf.distribute.MirroredStrategy()`, create the model and the optimizer in "
         "`with strategy.scope():`, and call the step as `strategy.run(train_step, args=(batch,))` with batches of "
         "`strategy.experimental_distribute_dataset(dataset)`"

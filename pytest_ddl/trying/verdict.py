@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,6 +61,7 @@ _SLOW_THERE = (
     "Give it more time (--timeout=SECONDS) or less work (--steps=1)"
 )
 
+_IN_SCOPE = "To compare it, make or load the model inside strategy.scope()"
 _OTHER_KERAS = "tf_keras may not have this limit: try it with --keras=tf_keras"
 _CUT = ("StopIteration", "OutOfRangeError")
 """Exceptions that a script gets if it reads more batches than ``--steps``."""
@@ -321,7 +322,7 @@ def _refuse_unseen(report: Report, source: Script) -> None:
         if failed and not left_out:
             after = _NO_STEP if source.needs_cell(failed[0].cell) else f"After this, {_UNSEEN}"
             raise UndecidedError(f"{text_of_cell(failed[0])} (on one device, too). {after}", True)
-        raise UndecidedError("; ".join(left_out) if left_out else _UNSEEN)
+        raise UndecidedError(_outside(left_out) if left_out else _UNSEEN)
     _refuse_open(report)
 
 
@@ -334,8 +335,16 @@ def _refuse_open(report: Report) -> None:
 
     :raises UndecidedError: with the reasons.
     """
+    left_out = _script(report.reference).lines.get("not compared", ())
+    if left_out and any("unwatched" in rank.facts for rank in report.reference.ranks):
+        raise UndecidedError(_outside(left_out))
     if report.verdict == "inconclusive" and not (report.doubts and _open_metrics(report)):
         raise UndecidedError("; ".join(report.inconclusive) or _UNSEEN)
+
+
+def _outside(left_out: Sequence[str]) -> str:
+    """Return what to say about calls whose models were created outside ``strategy.scope()``."""
+    return f"{'; '.join(left_out)}. {_IN_SCOPE}"
 
 
 def _open_metrics(report: Report) -> tuple[str, ...]:

@@ -315,7 +315,7 @@ def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivale
 @pytest.mark.parametrize(
     ("code", "advice"),
     [
-        (scripts.OWN_LOOP_WITHOUT_STRATEGY, r"script.py:10: this loop .*strategy.run\(train_step"),
+        (scripts.OWN_LOOP_WITHOUT_STRATEGY, r"^script.py:10: this loop .*strategy.run\(train_step"),
         ("import keras\nkeras.utils.get_file('a', 'https://example.org/a')\n", "example.org/a.* is refused"),
         ("import tensorflow as tf\nprint(tf.distribute.MirroredStrategy())\n", "no training step was seen"),
         (scripts.COORDINATOR, "no training step was seen"),

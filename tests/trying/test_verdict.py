@@ -65,6 +65,17 @@ def test_anything_else_that_stays_open_leaves_a_script_undecided(check: str, tmp
         decide(report, tmp_path)
 
 
+def test_training_of_a_model_that_was_made_outside_of_the_scope_is_named_with_its_line(tmp_path: Path) -> None:
+    # Keras makes a model anew when it loads one.
+    call = "fit at script.py:9: its model was created outside strategy.scope()"
+    facts = {"script": ScriptRecord({"not compared": (call,)}), "unwatched": ["dense/kernel"]}
+    report = report_with(Doubt("STEP-EQ", "1 variable(s) are trained but not watched"))
+    report.reference = SimpleNamespace(ranks=[SimpleNamespace(facts=facts)], errors=(), refused=None, num_steps=4)
+    with pytest.raises(UndecidedError) as undecided:
+        decide(report, tmp_path)
+    assert str(undecided.value) == f"{call}. To compare it, make or load the model inside strategy.scope()"
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_single_rank_that_misses_its_deadline_decides_nothing(ranks: int, tmp_path: Path) -> None:
     (tmp_path / "script.py").touch()
