@@ -93,6 +93,16 @@ def test_a_missing_placeholder_of_the_program_is_its_own():
     assert known_limitation(raised(message, [USER, TF])) is None
 
 
+def test_an_assignment_without_aggregation_names_a_way_for_each_kind_of_variable():
+    message = "You must specify an aggregation method to update a AggregatingVariable in Replica Context. You can do"
+    limitation = known_limitation(raised(message, [USER, TF]))
+    assert limitation is not None
+    assert "weights" in limitation.reason
+    assert limitation.advice is not None
+    assert "aggregation=" in limitation.advice.text
+    assert "after strategy.run" in limitation.advice.text
+
+
 def test_an_error_without_words_is_not_known():
     assert known_limitation(raised("", [TF])) is None
 

@@ -148,3 +148,12 @@ def test_the_advice_says_where_the_program_ran(refused: str | None, said: str) -
     assert finding.fix is not None
     assert finding.fix.startswith("Look at /project/train.py:7. The traceback below shows")
     assert finding.fix.endswith(said)
+
+
+def test_a_variable_of_the_program_without_aggregation_says_what_to_give_it():
+    message = "You must specify an aggregation method to update a AggregatingVariable in Replica Context. You can do"
+    mistake = known_mistake(raised(message, USER))
+    assert mistake is not None
+    assert mistake.cause == "worker-raised"
+    assert mistake.fix is not None
+    assert "aggregation=" in mistake.fix.text

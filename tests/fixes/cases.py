@@ -45,6 +45,7 @@ ADVICE: Mapping[str, str] = {
     "update-outside-of-run": "the update moves into the replica function, whatever it is",
     "dataset-of-the-coordinator": "the lines that make the dataset move",
     "iterator-for-a-batch": "the line is added at the beginning of the step",
+    "assigned-without-aggregation": "which assignment moves depends on the program",
     "synchronized-in-a-branch": "which condition moves out of the replica function depends on the program",
     "examples-equal": "the data is the program's own",
     "closures-per-step": "the number of steps is the program's own",

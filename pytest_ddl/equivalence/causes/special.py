@@ -236,6 +236,10 @@ SPECIAL: Mapping[str, Fix] = {
         "`if count % 2 == 0: strategy.run(apply_step)` in the tf.function around it. In place of an optimizer's "
         "gradient_accumulation_steps, which has such a condition, add up the gradients in variables of the program."
     ),
+    "assigned-without-aggregation": Fix(
+        "Give a variable that the program makes an aggregation: tf.Variable(..., aggregation=...). Assign a variable "
+        "of Keras, for example the weights of a target network, after strategy.run, in the function that calls it."
+    ),
     "closures-per-step": Fix("Schedule as many training closures as one device takes steps."),
     "strategy-of-the-program": Fix(
         f"{Hint.USE_STRATEGY} If the program makes its own strategy, set TF_CONFIG on every worker first, and make the "

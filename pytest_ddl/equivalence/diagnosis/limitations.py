@@ -184,9 +184,10 @@ LIMITATIONS: tuple[Limitation, ...] = (
     ),
     Limitation(
         r"must specify an aggregation method to update an? AggregatingVariable",
-        "Keras 3 makes state (moving statistics, averages) without an aggregation, which CentralStorageStrategy does "
-        "not update from several replicas",
+        "the replicas assign a variable that has no aggregation, which CentralStorageStrategy does not do; Keras 3 "
+        "gives none to its weights, moving statistics and averages",
         "https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CentralStorageStrategy",
+        advice=SPECIAL["assigned-without-aggregation"],
         of_keras=True,
     ),
     TENSOR_LISTS,

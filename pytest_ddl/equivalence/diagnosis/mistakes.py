@@ -74,6 +74,12 @@ MISTAKES: tuple[Mistake, ...] = (
         "worker-raised",
         SPECIAL["update-outside-of-run"],
     ),
+    # A variable of the program itself. That of Keras is a limitation.
+    Mistake(
+        r"must specify an aggregation method to update an? \w+ in Replica Context",
+        "worker-raised",
+        SPECIAL["assigned-without-aggregation"],
+    ),
     Mistake(
         r"(fewer|less) (files|shards?).{0,60}workers?|less than the number of shards|"
         r"not enough files|Did not find a shardable source|number of files.{0,80}(shards|workers)",
