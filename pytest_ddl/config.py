@@ -217,6 +217,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
 )
 """All options. The table in the documentation is generated from them."""
+NAMED = ("strategy", "require", "launcher", "hosts", "sync", "shared-dir")
+"""Options that name what must exist, or what must fit together."""
 
 
 MARKERS = (

@@ -47,7 +47,7 @@ def chosen_launcher(
     if given:
         raise settings.error("launcher", f"{name} takes no settings in brackets")
     if settings["hosts"]:
-        raise settings.error("hosts", f"the launcher {name} takes no hosts")
+        raise settings.error("hosts", f"the launcher {name} takes no hosts; leave it out, or give --ddl-launcher=ssh")
     return name, launchers[name]
 
 

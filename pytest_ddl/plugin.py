@@ -13,6 +13,7 @@ import pytest
 
 from pytest_ddl.config import (
     MARKERS,
+    NAMED,
     SETTINGS,
     add_options,
     explain_missing_xdist,
@@ -56,17 +57,16 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    settings = resolve(config)
-    config.stash[SETTINGS] = settings
+    settings = config.stash[SETTINGS] = resolve(config)
     if settings["warm"]:
         from pytest_ddl.deferred import defer
 
         defer()
-    # A strategy or launcher that the user named is checked before anything runs, even if no test uses it.
-    if any(settings.origin(name) != "default" for name in ("strategy", "require", "launcher")):
-        from pytest_ddl.session import prepare
+    # A strategy, launcher or host that the user named is checked before anything runs, even if no test uses it.
+    if any(settings.origin(name) != "default" for name in NAMED):
+        from pytest_ddl.session import check_named
 
-        prepare(config)
+        check_named(config)
     if config.option.ddl_check:
         from pytest_ddl.checking import plugin
 

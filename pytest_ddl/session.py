@@ -133,6 +133,26 @@ def prepare(config: pytest.Config) -> None:
     harness.warm_up()
 
 
+def check_named(config: pytest.Config) -> None:
+    """Check what options name, and start to import TensorFlow if they name strategies or a launcher.
+
+    :raises pytest.UsageError: if it does not exist, or does not fit the launcher. The message is one line.
+    """
+    settings = config.stash[SETTINGS]
+    if not (in_rank() or config.option.ddl_list or config.option.help):
+        _check_hosts(harness_of(config))
+    if any(settings.origin(name) != "default" for name in ("strategy", "require", "launcher")):
+        prepare(config)
+
+
+def _check_hosts(harness: Harness) -> None:
+    _ = harness.over_hosts
+    folder = harness.settings["shared-dir"]
+    if folder and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        problem = "cannot be written" if os.path.exists(folder) else "there is no such folder"
+        raise harness.settings.error("shared-dir", f"{problem}; give one that this machine and all hosts share")
+
+
 def _start(harness: Harness) -> None:
     """Start the launcher for several hosts, on which all tests depend.
 
