@@ -56,9 +56,8 @@ def evidence_of(
         raise NoEvidenceError(f"no launch of {chosen} was measured; there are {have or 'none'}")
     used, sharing = _with_own_cores(used)
     groups: dict[tuple[str, int | None], list[Launch]] = {}
+    _refuse_other_batches(used)
     for one in used:
-        if problem := one.batch_problem:
-            raise NoEvidenceError(f"{one.strategy}: {problem}")
         if one.replicas < 1 or not one.global_batch_size or one.counters.reduced_bytes < 0:
             raise NoEvidenceError(f"{one.strategy}: replicas, batch and bytes must be positive")
         groups.setdefault((one.strategy, one.global_batch_size), []).append(one)
@@ -130,6 +129,12 @@ def _jitter(launches: Sequence[Launch]) -> float | None:
     return statistics.median(found) if found else None
 
 
+def _refuse_other_batches(launches: Sequence[Launch]) -> None:
+    for one in launches:
+        if problem := one.batch_problem:
+            raise NoEvidenceError(f"{one.strategy}: {problem}")
+
+
 def _with_own_cores(launches: Sequence[Launch]) -> tuple[list[Launch], str]:
     """Return the launches whose replicas had their own cores; all of them with the reason if they are not enough."""
     own = [one for one in launches if one.device != "cpu" or one.pinned]
@@ -198,6 +203,7 @@ def measured_program(
     :param device: ``auto``, ``cpu`` or ``gpu``. On CPUs, each replica gets its own cores.
     :param tell: function that gets a line before each part.
     :raises BenchError: if a launch fails, or the variant cannot run here.
+    :raises NoEvidenceError: if the first launches took other batches, before the smaller ones are measured.
     :raises ValueError: if there are fewer cores than replicas.
     """
     common: dict[str, Any] = {"launches": launches, "device": device, "timeout": timeout, "pin": device != "gpu"}
@@ -205,6 +211,7 @@ def measured_program(
     found = [measure(train, ["one_device", strategy], batch_per_replica=batch, **common)]
     if strategy in found[0].skipped:
         raise ValueError(f"{strategy} cannot run here: {found[0].skipped[strategy]}")
+    _refuse_other_batches(found[0].launches)
     for divisor in SMALLER:
         if batch % divisor == 0:
             tell(f"measuring one device, {batch // divisor} examples …")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_ddl.bench import Counters, Matrix
+from pytest_ddl.bench.forecasting import sources
 from pytest_ddl.bench.forecasting.sources import NoEvidenceError, Stated, evidence_of
 from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, OK, USAGE, WRONG
 from pytest_ddl.cli import main
@@ -177,6 +179,22 @@ def test_wrong_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path.write_text(text)
     assert main(["forecast", str(path)]) == USAGE
     assert f"{path} {words}" in capsys.readouterr().err
+
+
+def test_a_loop_with_batches_of_its_own_is_refused_before_smaller_batches_are_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launch = SimpleNamespace(strategy="one_device", batch_problem="16 examples were counted")
+    measured: list[object] = []
+
+    def measure(*_given: object, **settings: object) -> object:
+        measured.append(settings["batch_per_replica"])
+        return SimpleNamespace(skipped={}, launches=[launch])
+
+    monkeypatch.setattr(sources, "measure", measure)
+    with pytest.raises(sources.NoEvidenceError, match=r"^one_device: 16 examples were counted$"):
+        sources.measured_program(print, "mirrored", 32, launches=1, device="cpu", timeout=9.0, tell=lambda _line: None)
+    assert measured == [32]
 
 
 @pytest.mark.slow
