@@ -25,6 +25,13 @@ _NUMBERED = {
 CASES = (
     Case("reported-loss-wrong", LOOP, "reduced", 'return strategy.reduce("MEAN", losses, axis=None)'),
     Case("reported-loss-wrong", MODULE, "reduced", 'return strategy.reduce("MEAN", losses, axis=None)'),
+    Case(
+        "reported-loss-wrong",
+        FIT,
+        "loss",
+        "return keras.ops.mean(loss, axis=-1) + keras.ops.stop_gradient(keras.ops.max(loss))",
+        Form.FIT,
+    ),
     Case("reported-loss-wrong", TRAIN_STEP, "shown", "self.loss_tracker.update_state(loss)", Form.TRAIN_STEP),
     Case(
         "metric-wrong",

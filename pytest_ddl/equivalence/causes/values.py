@@ -34,6 +34,11 @@ VALUES = (
             "Return the loss that tf.nn.compute_average_loss gives from the replica function, and add it up.",
             'return strategy.reduce("SUM", losses, axis=None)',
             {
+                Form.FIT: Fix(
+                    "Keras shows the mean of what the loss function of compile() returns. Return one loss for each "
+                    "example, which depends on no other example.",
+                    "return keras.ops.mean(loss, axis=-1)  # one loss for each example",
+                ),
                 Form.TRAIN_STEP: Fix(
                     "self.compute_loss(...) and objects of keras.losses give a loss that is already divided by the "
                     "number of replicas. Multiply it for the metric, and return the results of the metrics.",
