@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_ddl.equivalence.evidence.arrays import same
+from pytest_ddl.equivalence.evidence.arrays import same_parts
 from pytest_ddl.equivalence.runs.resuming import joined, keys_of
 from pytest_ddl.faults.trials import TrialRun
 from pytest_ddl.records import Array, RankRecord, Snapshot, StepRecord, TrainingRecord, VariableKind
@@ -114,7 +114,7 @@ def _continued(before: Sequence[RankRecord], rank: RankRecord, alike: bool, step
     # The last attempt made no step, so that it ends with the values that it restored.
     restored = next(iter(end.resumed.values()), {})
     last = first.steps[-1].snapshot if first.steps else first.initial
-    changed = {index: parts for index, parts in restored.items() if not _same_parts(parts, last.get(index, ()))}
+    changed = {index: parts for index, parts in restored.items() if not same_parts(parts, last.get(index, ()))}
     return replace(end, final={**changed, **(end.final or {})})
 
 
@@ -172,7 +172,7 @@ def _equal_ends(ours: RankRecord, theirs: RankRecord) -> bool:
         return False
     left, right = end_of(ours), end_of(theirs)
     kept = [item.index for item in theirs.variables if item.kind is not VariableKind.METRIC]
-    return bool(kept) and all(index in left and _same_parts(left[index], right[index]) for index in kept)
+    return bool(kept) and all(index in left and same_parts(left[index], right[index]) for index in kept)
 
 
 def _has_all_weights(rank: RankRecord) -> bool:
@@ -185,10 +185,6 @@ def _has_all_weights(rank: RankRecord) -> bool:
         return True
     own = {**resumed, **(rank.final or {})}
     return all(item.index in own for item in rank.variables if item.kind is VariableKind.TRAINABLE)
-
-
-def _same_parts(left: Sequence[Array], right: Sequence[Array]) -> bool:
-    return len(left) == len(right) and all(same(a, b) for a, b in zip(left, right, strict=True))
 
 
 def end_of(rank: RankRecord) -> dict[int, tuple[Array, ...]]:

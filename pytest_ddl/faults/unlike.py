@@ -10,11 +10,11 @@ import numpy as np
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.checks.resume import CHECK as RESUME
-from pytest_ddl.equivalence.evidence.arrays import difference, same
+from pytest_ddl.equivalence.evidence.arrays import difference, same_parts
 from pytest_ddl.equivalence.evidence.fit_loss import RUNNING_MEAN
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding
-from pytest_ddl.records import Array, DrawRecord, RankRecord, Snapshot, StepRecord, TrainingRecord, VariableKind
+from pytest_ddl.records import DrawRecord, RankRecord, Snapshot, StepRecord, TrainingRecord, VariableKind
 
 
 def goes_on(record: TrainingRecord, baseline: TrainingRecord, at: int) -> Finding | None:
@@ -69,13 +69,9 @@ def _same_steps(ours: RankRecord, theirs: RankRecord, at: int, last: int) -> boo
     pairs = zip(ours.steps[at:last], theirs.steps[at:last], strict=True)
     return all(
         _contents(one) == _contents(other)
-        and all(_same(one.snapshot.get(index, ()), other.snapshot.get(index, ())) for index in kept)
+        and all(same_parts(one.snapshot.get(index, ()), other.snapshot.get(index, ())) for index in kept)
         for one, other in pairs
     )
-
-
-def _same(left: tuple[Array, ...], right: tuple[Array, ...]) -> bool:
-    return len(left) == len(right) and all(same(a, b) for a, b in zip(left, right, strict=True))
 
 
 def _contents(step: StepRecord) -> Counter[object]:

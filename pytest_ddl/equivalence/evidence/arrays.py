@@ -48,6 +48,11 @@ def same(left: Array, right: Array) -> bool:
     return bool(np.array_equal(left, right, equal_nan=floating))
 
 
+def same_parts(left: Sequence[Array], right: Sequence[Array]) -> bool:
+    """Return whether the components of two variables agree bit for bit."""
+    return len(left) == len(right) and all(map(same, left, right))
+
+
 def difference(actual: Array, desired: Array) -> Difference:
     """Return the largest absolute difference. It is infinite if kind or shape differ."""
     if actual.shape != desired.shape:
