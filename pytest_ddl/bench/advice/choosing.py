@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ddl.bench.advice.facts.evidence import Contender, Measured
 from pytest_ddl.bench.advice.facts.gains import Gain, noise_of, resampled, step_time
@@ -13,9 +13,7 @@ from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.bench.matrix import Matrix
 from pytest_ddl.bench.metrics.estimates import estimate
 from pytest_ddl.bench.metrics.registry import NoNumberError
-
-if TYPE_CHECKING:
-    from pytest_ddl.harness import Harness
+from pytest_ddl.harness import Harness
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence, Contender, Measured, MissingError
 from pytest_ddl.bench.advice.facts.gains import gain_of, noise_of
@@ -12,9 +12,7 @@ from pytest_ddl.bench.advice.turns import take_turns
 from pytest_ddl.bench.collectives import measure_collectives
 from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.launching.records import BenchSpec
-
-if TYPE_CHECKING:
-    from pytest_ddl.harness import Harness
+from pytest_ddl.harness import Harness
 
 TOGETHER = 3
 """Further launches that take turns with the program as it is, so that a group of turns stays short."""

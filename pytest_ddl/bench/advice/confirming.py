@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ddl.bench.advice.facts.evidence import Contender
 from pytest_ddl.bench.advice.facts.gains import Gain, step_time
@@ -14,9 +14,7 @@ from pytest_ddl.bench.advice.turns import take_turns
 from pytest_ddl.bench.launching.ranks import BenchError
 from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.bench.metrics.estimates import interval
-
-if TYPE_CHECKING:
-    from pytest_ddl.harness import Harness
+from pytest_ddl.harness import Harness
 
 LAUNCHES = 3
 """Pairs of launches that judge a change; an interval needs at least two."""

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_ddl.bench.advice.facts.changed import Changed, read_notes
 from pytest_ddl.bench.advice.facts.evidence import Contender, Measured
@@ -24,9 +23,7 @@ from pytest_ddl.bench.launching.launch import launch
 from pytest_ddl.bench.launching.pacing import LATE_TRACES, Alternation, Lane, Pacer, PacingError
 from pytest_ddl.bench.launching.ranks import PARTING, BenchError, EndedEarlyError, scratch_folder
 from pytest_ddl.bench.launching.records import Launch
-
-if TYPE_CHECKING:
-    from pytest_ddl.harness import Harness
+from pytest_ddl.harness import Harness
 
 FEWEST_GROUPS = 8
 """Groups of turns before the first look at the intervals."""
@@ -51,7 +48,6 @@ def own_harnesses(harness: Harness, number: int) -> Iterator[list[Harness]]:
 
     A launcher belongs to one thread. The workers of pytest-xdist share a zygote in the same way.
     """
-    from pytest_ddl.harness import Harness
     from pytest_ddl.launchers import built_in_launchers
 
     _ = harness.pool.launcher  # starts the zygote

@@ -5,20 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ddl.bench.evaluating.records import REFERENCE, EvaluatedCell
 from pytest_ddl.bench.launching.pinning import cores_per_replica
 from pytest_ddl.bench.launching.records import SEED, BenchSpec
 from pytest_ddl.bench.matrix import sized_variant
 from pytest_ddl.bench.outcome import UsageError
+from pytest_ddl.harness import Harness
 from pytest_ddl.json_records import JsonRecord
 from pytest_ddl.strategies.base import capabilities_of
 from pytest_ddl.strategies.registry import StrategyRegistry, UnknownStrategyError, split_variants
 from pytest_ddl.strategies.spec import StrategySpec
-
-if TYPE_CHECKING:
-    from pytest_ddl.harness import Harness
 
 RATE = "learning_rate"
 """Parameter of a training function that the sweep over batch sizes tunes."""
