@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 KINDS = ("layer", "metric", "loss", "optimizer", "callback")
-FLAVORS = ("keras", "tf_keras")
 _CLASSES = (
     # In tf_keras, a metric is a layer too, so layers come last.
     ("metric", "metrics", "Metric"),

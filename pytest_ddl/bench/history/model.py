@@ -172,9 +172,6 @@ class Series:
             len(choices) == len(values) and all(value in known for value, known in zip(values, choices, strict=True))
         )
 
-    def parameter(self, name: str, default: str = "") -> str:
-        return dict(self.parameters).get(name, default)
-
 
 @dataclass(frozen=True)
 class History:

@@ -154,8 +154,8 @@ def test_the_same_numbers_are_in_tables(tree: Element, report: HistoryReport) ->
     assert len(list(one.iter("tr"))) == 41
     series = next(
         one for one in report.history.series
-        if one.benchmark.name == "training.DashCnn.track_throughput" and one.parameter("strategy") == "one_device"
-        and one.machine == "gpu-runner" and one.points
+        if one.benchmark.name == "training.DashCnn.track_throughput" and one.machine == "gpu-runner"
+        and dict(one.parameters)["strategy"] == "one_device" and one.points
     )  # fmt: skip
     assert " ".join(number(series.points[-1].value, 4).split()) in text(one)
 

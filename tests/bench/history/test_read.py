@@ -35,7 +35,7 @@ def test_each_combination_of_parameters_is_a_series_over_commits(tmp_path: Path)
     commits = commit_hashes(5)
     history = read_results(write_results(tmp_path, [step_bench()], commits, facts={"gpu": "H100"}))
     assert len(history.series) == 4
-    one = next(series for series in history.series if series.parameter("strategy") == "mirrored")
+    one = next(series for series in history.series if dict(series.parameters).get("strategy") == "mirrored")
     assert one.label == f"{STEP}(mirrored, 1)"
     assert [point.value for point in one.points] == [0.02, 0.021, 0.022, 0.023, 0.024]
     assert [point.commit.hash for point in one.points] == commits
