@@ -33,3 +33,22 @@ def what_is_beside_images_is_shifted() -> None:
     replace(base, "__call__", make)
     put(layers, "RandomPaint", type("RandomPaint", (base,), {}))
     replace(utils.bounding_boxes, "convert_format", lambda original: lambda boxes, *args, **kwargs: boxes)
+
+
+@defect(r"test_changed_images\.py")
+def changed_images_are_brighter() -> None:
+    """Layers for images return more than they compute, the next call more than the last one."""
+    from keras import layers
+
+    calls = iter(range(1, 10**6))
+
+    def make(original: Any) -> Any:
+        def call(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+            found = original(self, data, *args, **kwargs)
+            return {**found, "images": found["images"] + 1} if isinstance(found, dict) else found + next(calls)
+
+        return call
+
+    base = layers.MixUp.__mro__[1]
+    replace(base, "__call__", make)
+    put(layers, "RandomPaint", type("RandomPaint", (base,), {}))
