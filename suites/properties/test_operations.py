@@ -109,9 +109,13 @@ def test_an_operation_along_axes_is_that_of_numpy(ddl_strategy):
         operation, function = getattr(keras.ops, name), getattr(np, name, None)
         if not inspect.isfunction(operation) or not callable(function):
             continue
-        own, others = inspect.signature(operation).parameters, inspect.signature(function).parameters
+        own = inspect.signature(operation).parameters
         needed = [one for one in own.values() if one.default is one.empty]
-        if "axis" not in own or "axis" not in others or len(needed) != 1 or name in OF_PARTS:
+        if "axis" not in own or len(needed) != 1 or name in OF_PARTS:
+            continue
+        # A universal function of NumPy before 2.4 has no signature, and none has an axis.
+        others = inspect.signature(function).parameters
+        if "axis" not in others:
             continue
         kept = [{"keepdims": one} for one in (False, True)] if {"keepdims"} <= own.keys() & others.keys() else [{}]
         for shape, options in itertools.product([(3,), (3, 2), (2, 3, 3), (1, 3)], kept):
