@@ -162,7 +162,7 @@ def symbols_have_seven_numbers() -> None:
     replace(Operation, "symbolic_call", lambda _original: lambda *_args, **_kwargs: keras.KerasTensor((7,)))
 
 
-@defect(r"test_metric_parameters\.py::test_a_metric_of")
+@defect(r"test_(metric_parameters\.py::test_a_metric_of|forms_of_metrics\.py::test_a_metric_is)")
 def metrics_keep_their_state() -> None:
     """Metrics do not begin again."""
     from keras.src.metrics.metric import Metric
@@ -267,3 +267,19 @@ def unknown_sizes_are_one() -> None:
         return lambda x: tuple(one if isinstance(one, int) else 1 for one in original(x))
 
     replace(backend.core, "shape", make)
+
+
+@defect(r"test_forms_of_losses\.py::test_each_function")
+def a_loss_has_a_new_function() -> None:
+    """keras.losses has a function that no class stands for."""
+    import keras
+
+    put(keras.losses, "a_new_function", lambda *_arguments: None)
+
+
+@defect(r"test_forms_of_losses\.py::test_a_loss_is")
+def functions_of_losses_are_doubled() -> None:
+    """The function of a mean squared error returns twice the loss of its class."""
+    import keras
+
+    _doubles(keras.losses, "mean_squared_error")

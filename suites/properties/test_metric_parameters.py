@@ -10,8 +10,8 @@ import pytest
 from suites.parameters.replicas import on_replicas
 from suites.parameters.spaces import Wrong, find
 from suites.running import SIZES, components, replicas_of
-from suites.tables.loss_values import Array, examples, is_flat, labels_of, weights_of
-from suites.tables.metric_values import COMMON, MEASURES, Measure
+from suites.tables.loss_values import labels_of
+from suites.tables.metric_values import MEASURES, data_of, own
 
 pytestmark = [
     pytest.mark.usefixtures("float64"),
@@ -23,22 +23,6 @@ SINGLE = {"float64": 0.0, "float32": 2e-5}
 """Relative bound by dtype, beside that of the metric: some ten roundings of 6e-8, and differences of near numbers."""
 SPACES = dict.fromkeys((measure.space for measure in MEASURES), ("one_device", "mirrored"))
 """Spaces of the properties of this file -> their strategies."""
-
-
-def data_of(measure: Measure, case: dict[str, Any], rows: int) -> tuple[Array, Array, Array | None]:
-    """Return labels, predictions and weights for a case."""
-    flat = measure.flat or is_flat(case["weights"])
-    if measure.data == "ids":
-        truth, scores = examples("sparse", rows, flat=True)
-        predicted = scores.argmax(axis=-1)
-    elif measure.data == "one_output":
-        truth, predicted = (one[:, :1] for one in examples("real", rows, flat=True))
-    else:
-        logits, axis = case.get("from_logits", False), case.get("axis", -1)
-        truth, predicted = examples(measure.data, rows, logits=logits, axis=axis, flat=flat)
-    elements = predicted.shape if flat else np.delete(predicted.shape, case.get("axis", -1))
-    weights = weights_of(case["weights"], tuple(elements))
-    return truth, predicted.astype("float32") if measure.single else predicted, weights
 
 
 @pytest.mark.ddl(strategies=["one_device", "mirrored"])
@@ -79,12 +63,6 @@ def test_a_metric_is_its_definition(measure, ddl_strategy):
                     assert not np.any(components(ddl_strategy, variable)), f"{variable.name} after a reset"
     wrong.check()
     assert cases or not measure.space.exists()
-
-
-def own(measure: Measure, case: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters that the model needs, also those that the installed version lacks, as their defaults."""
-    first = {name: values[0] for name, values in measure.space.values.items()}
-    return {name: case.get(name, value) for name, value in first.items() if name not in COMMON}
 
 
 def update(metric: Any, given: Any, case: dict[str, Any], replica: int, ends: Any) -> None:

@@ -11,7 +11,18 @@ import numpy as np
 from suites.parameters.spaces import Arguments, Space
 from suites.tables import loss_values
 from suites.tables.confusion import area, best, counts, f_score, intersections
-from suites.tables.loss_values import EPSILON, FLAT_WEIGHTS, FORMS, LOSSES, OF_ROWS, SMOOTHING, broadcast
+from suites.tables.loss_values import (
+    EPSILON,
+    FLAT_WEIGHTS,
+    FORMS,
+    LOSSES,
+    OF_ROWS,
+    SMOOTHING,
+    broadcast,
+    examples,
+    is_flat,
+    weights_of,
+)
 
 Array = np.ndarray[Any, Any]
 Values = Callable[..., Any]
@@ -328,5 +339,26 @@ MEASURES = (
         flat=True,
     ),
 )
-
 """All metrics of labels and predictions, except those whose parameters have no model here."""
+
+
+def data_of(measure: Measure, case: dict[str, Any], rows: int) -> tuple[Array, Array, Array | None]:
+    """Return labels, predictions and weights for a case."""
+    flat = measure.flat or is_flat(case["weights"])
+    if measure.data == "ids":
+        truth, scores = examples("sparse", rows, flat=True)
+        predicted = scores.argmax(axis=-1)
+    elif measure.data == "one_output":
+        truth, predicted = (one[:, :1] for one in examples("real", rows, flat=True))
+    else:
+        logits, axis = case.get("from_logits", False), case.get("axis", -1)
+        truth, predicted = examples(measure.data, rows, logits=logits, axis=axis, flat=flat)
+    elements = predicted.shape if flat else np.delete(predicted.shape, case.get("axis", -1))
+    weights = weights_of(case["weights"], tuple(elements))
+    return truth, predicted.astype("float32") if measure.single else predicted, weights
+
+
+def own(measure: Measure, case: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters that the model needs, also those that the installed version lacks, as their defaults."""
+    first = {name: values[0] for name, values in measure.space.values.items()}
+    return {name: case.get(name, value) for name, value in first.items() if name not in COMMON}
