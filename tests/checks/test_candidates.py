@@ -310,3 +310,14 @@ def test_normalized_on_each_replica_by_hand(clipper: Any, join: Any) -> None:
     assert compared(right, right).verdict == "pass"
     finding = first(compared(right, wrong))
     assert finding.cause == "gradient-clipped-before-aggregation", finding.evidence
+
+
+def test_a_factor_of_each_step_is_no_limit() -> None:
+    """Both runs divide by a number that grows. In one step, this looks like a limit on the norm of one device."""
+
+    def divided(growth: float) -> Way:
+        return Way(handed=lambda parts, step: [scaled(part, 1 / (1 + growth * step)) for part in parts])
+
+    finding = first(compared(divided(0.3), divided(0.2)))
+    named = {finding.cause, *finding.also}
+    assert not named & {"gradient-clipped-before-aggregation", "clipping-lost"}, finding.evidence

@@ -187,17 +187,36 @@ def configured_limit(case: Case) -> Clip | None:
 
 
 def limits_of(case: Case) -> list[Clip]:
-    """Return the limits that clipped gradients: that of the optimizer, or those that one device's gradients show."""
+    """Return the limits that clipped gradients: that of the optimizer, or those that one device's gradients show.
+
+    Every factor looks like a limit on the norm in one step. So other steps of one device must not contradict it.
+    """
     configured = configured_limit(case)
     if configured is not None:
         return [configured]
     found: dict[tuple[str, str], Clip] = {}
-    computed, applied = (case.own.get(stage) for stage in GradientStage)
-    moved = {m.variable.index: m.ours for m in case.pulls}
-    steps = [(computed, applied), (applied, moved), (computed, moved)]
-    for before, after in steps:
-        if before and after:
-            both = set(before) & set(after)
-            for clip in clips_between({i: before[i] for i in both}, {i: after[i] for i in both}, case.close()):
-                found.setdefault((clip.kind, f"{clip.limit:.6g}"), clip)
+    for stage, (before, after) in enumerate(_changes_of_gradients(case)):
+        both = set(before) & set(after)
+        for clip in clips_between({i: before[i] for i in both}, {i: after[i] for i in both}, case.close()):
+            if (clip.kind, f"{clip.limit:.6g}") not in found and not _is_contradicted(case, clip, stage):
+                found[clip.kind, f"{clip.limit:.6g}"] = clip
     return list(found.values())
+
+
+def _changes_of_gradients(case: Case) -> list[tuple[dict[int, Float], dict[int, Float]]]:
+    """List the gradients of one device before and after each part of the step that may clip them."""
+    computed, applied = (case.own.get(stage) or {} for stage in GradientStage)
+    moved = {m.variable.index: m.ours for m in case.pulls}
+    return [(computed, applied), (applied, moved), (computed, moved)]
+
+
+def _is_contradicted(case: Case, clip: Clip, stage: int) -> bool:
+    """Return whether a limit does not explain how the same part of a step near this one changes gradients."""
+    steps = [step for step in range(case.step - 1, case.step + 3) if 1 <= step <= case.reference.num_steps]
+    for other in (Case.at(case, step) for step in steps if step != case.step):
+        before, after = _changes_of_gradients(other)[stage]
+        both = [index for index in before if index in after]
+        cut, close = clip.apply({index: before[index] for index in both}), other.close()
+        if not all(close(index, after[index], cut[index]) for index in both):
+            return True
+    return False
