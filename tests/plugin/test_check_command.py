@@ -102,7 +102,6 @@ def test_version_names_all_parts_without_tensorflow(tmp_path: Path) -> None:
         (["trian.py:right"], "there is no file 'trian.py' (did you mean 'train.py'?)"),
         (["trian:right"], "there is no module 'trian' here or installed (did you mean 'train'?)"),
         (["train.py"], "for example train.py:train"),
-        (["train:right", "--stratgy=all"], "there is no option --stratgy (did you mean '--strategy'?)"),
         (["train:right", "--strategy=mirored"], "'mirored' is not a strategy (did you mean 'mirrored'?)"),
         (["train:right", "--checks=STEPEQ"], "an unknown check 'STEPEQ' (did you mean 'STEP-EQ'?)"),
         (["train:right", "--expect=metric-wong"], "an unknown cause 'metric-wong' (did you mean 'metric-wrong'?)"),
@@ -116,6 +115,14 @@ def test_a_wrong_name_is_one_line_before_anything_runs(folder: Path, arguments: 
     assert result.returncode == 4
     (line,) = result.stderr.strip().splitlines()
     assert said in line
+    assert result.stdout == ""
+
+
+def test_a_misspelled_option_is_one_line_before_anything_runs(folder: Path) -> None:
+    result = call(folder, "check", "train:right", "--stratgy=all")
+    assert result.returncode == 2
+    (line,) = result.stderr.strip().splitlines()
+    assert "there is no option --stratgy (did you mean '--strategy'?)" in line
     assert result.stdout == ""
 
 
