@@ -114,7 +114,7 @@ def _exact(path: Path) -> Iterator[int]:
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             zero = bool(node.args) and isinstance(node.args[0], ast.Constant) and node.args[0].value == 0.0
-            if name in ("same", "array_equal", "tobytes") or (name == "Bound" and zero):
+            if name in ("same", "same_parts", "array_equal", "tobytes") or (name == "Bound" and zero):
                 yield node.lineno
         elif isinstance(node, ast.Attribute) and node.attr in ("digest", "digests"):
             yield node.lineno
