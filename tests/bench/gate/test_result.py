@@ -146,10 +146,8 @@ def command(*arguments: str) -> int:
         (["HEAD", "HEAD"], "so there is nothing to compare"),
         (["nonsense", "HEAD"], "'nonsense' is no commit"),
         (["HEAD~1", "HEAD", "--max-launches", "2"], "--max-launches=2 must be at least"),
-        (["HEAD~1", "HEAD", "--budget", "0"], "--budget=0.0 must be a positive number"),
         (["HEAD~1", "HEAD", "--accept", "nodes"], "--accept='nodes' must be COUNTER=REASON"),
         (["HEAD~1", "HEAD", "--strategy", "mirorred"], "--strategy='mirorred'"),
-        (["HEAD~1", "HEAD", "--batch-per-replica", "0"], "batch_per_replica=0"),
         (["HEAD~1", "HEAD", "--json", "/no/such/folder/gate.json"], "there is no folder"),
         (["HEAD~1", "HEAD", "--path", "no/such"], "--path='no/such' is no folder of BASE"),
         (["HEAD~1", "HEAD", "--target", "train"], "must be MODULE:FUNCTION"),
@@ -164,12 +162,21 @@ def test_what_cannot_be_gated_is_a_wrong_command_line(
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["0", "3", "2.5", "much"])
-def test_a_margin_that_is_no_share_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("option", "text", "words"),
+    [
+        *(("--margin", text, "for example 0.025") for text in ("0", "3", "2.5", "much")),
+        ("--budget", "0", "argument --budget: '0' is not a positive number of seconds"),
+        ("--batch-per-replica", "0", "argument --batch-per-replica: '0' is not a whole number, at least 1"),
+    ],
+)
+def test_a_number_out_of_its_range_is_refused(
+    option: str, text: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        command("HEAD~1", "HEAD", "--margin", text)
+        command("HEAD~1", "HEAD", option, text)
     assert ended.value.code == 2
-    assert "for example 0.025" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
 
 
 def test_a_target_that_a_version_lacks_could_not_be_measured(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
