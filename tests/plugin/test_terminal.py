@@ -161,7 +161,17 @@ def test_a_log_says_what_a_long_comparison_does(pytester: pytest.Pytester) -> No
 
 
 def test_an_interrupted_run_of_xdist_names_the_tests_that_had_begun(pytester: pytest.Pytester) -> None:
-    """One worker interrupts the controller once the other has begun, too."""
+    """One worker interrupts the controller once the controller knows that both have begun."""
+    pytester.makeconftest(
+        """
+        import os, pathlib, pytest
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_runtest_logstart(nodeid):
+            if "PYTEST_XDIST_WORKER" not in os.environ and "interrupt" in nodeid:
+                pathlib.Path(nodeid.rpartition("::")[2]).touch()
+        """
+    )
     pytester.makepyfile(
         test_some="""
             import os, pathlib, signal, time
@@ -170,13 +180,12 @@ def test_an_interrupted_run_of_xdist_names_the_tests_that_had_begun(pytester: py
                 pass
 
             def test_interrupting():
-                while not pathlib.Path("begun").exists():
+                while not all(map(os.path.exists, ("test_interrupting", "test_interrupted"))):
                     time.sleep(0.01)
                 os.kill(os.getppid(), signal.SIGINT)
                 time.sleep(60)
 
             def test_interrupted():
-                pathlib.Path("begun").touch()
                 time.sleep(60)
         """
     )
