@@ -188,6 +188,20 @@ def schedules_count_one_step_more() -> None:
             replace(one, "__call__", lambda original: lambda self, step: original(self, step + 1))
 
 
+@defect(r"test_lookup_parameters\.py::test_what_is_looked_up")
+def vocabularies_in_tensors_are_turned() -> None:
+    """A vocabulary that is no list has its words in the opposite order."""
+    from keras.src.layers.preprocessing.index_lookup import IndexLookup
+
+    def make(original: Any) -> Any:
+        def set_vocabulary(self: Any, vocabulary: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(self, vocabulary if isinstance(vocabulary, list) else vocabulary[::-1], *args, **kwargs)
+
+        return set_vocabulary
+
+    replace(IndexLookup, "set_vocabulary", make)
+
+
 @defect(r"test_lookup_parameters\.py")
 def lookups_lose_examples() -> None:
     """Layers that look things up see the first example only if there is a strategy."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from suites.parameters.replicas import on_replicas
-from suites.parameters.spaces import Arguments, Space, Wrong
+from suites.parameters.spaces import Arguments, Space, Wrong, find
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -188,4 +188,22 @@ def test_replicas_look_up_what_no_strategy_looks_up(space, ddl_strategy):
     for case, one in zip(go_together, expected, strict=False):
         with wrong.of(case):
             assert not isinstance(one, str), f"refused: {one}"
+    wrong.check()
+
+
+@pytest.mark.ddl(strategies=["one_device"])
+@pytest.mark.ddl_item("layer.Normalization_StringLookup_TextVectoriza")
+@pytest.mark.parametrize("space", LOOKED_UP, ids=lambda space: space.name)
+def test_what_is_looked_up_may_be_given_in_any_form(space, ddl_strategy):
+    """A list, a tuple, an array and a tensor of the same words or numbers give the same."""
+    import tensorflow as tf
+
+    name = "bin_boundaries" if space is RANGES else "vocabulary"
+    values = [0.0, 1.0] if space is RANGES else space.values[name][0]
+    wrong = Wrong()
+    expected = np.asarray(called(find(space.api)(**{name: values}), space, {}))
+    for form in (list, tuple, np.array, tf.constant):
+        with wrong.of(form.__name__):
+            layer = find(space.api)(**{name: form(values)})
+            np.testing.assert_array_equal(called(layer, space, {}), expected)
     wrong.check()
