@@ -180,21 +180,28 @@ def test_an_interrupted_run_of_xdist_names_the_tests_that_had_begun(pytester: py
                 pass
 
             def test_interrupting():
+                deadline = time.monotonic() + 60
                 while not all(map(os.path.exists, ("test_interrupting", "test_interrupted"))):
+                    assert time.monotonic() < deadline
                     time.sleep(0.01)
                 os.kill(os.getppid(), signal.SIGINT)
                 time.sleep(60)
+        """,
+        test_other="""
+            import time
 
             def test_interrupted():
                 time.sleep(60)
-        """
+        """,
     )
-    given = ("-p", "no:cacheprovider", "-n2", "--dist=load", "--maxschedchunk=1")
+    # Each worker gets a file.
+    given = ("-p", "no:cacheprovider", "-n2", "--dist=loadfile")
     result = pytester.runpytest_subprocess(*given)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     _before, title, after = result.stdout.str().partition("interrupted before they ended")
     assert title
-    assert "test_some.py::test_interrupt" in after
+    assert "test_some.py::test_interrupting" in after
+    assert "test_other.py::test_interrupted" in after
     assert "test_some.py::test_ended" not in after
 
 
