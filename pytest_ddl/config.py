@@ -53,7 +53,7 @@ class Setting:
     origin: str
 
 
-def positive(unit: str, example: int) -> Callable[[str], float]:
+def positive(unit: str, example: int, most: float = float("inf")) -> Callable[[str], float]:
     """Return a function that parses a positive number of a unit, and raises a :class:`ValueError` for other text."""
 
     def parse(text: str) -> float:
@@ -63,12 +63,15 @@ def positive(unit: str, example: int) -> Callable[[str], float]:
             number = 0.0
         if not 0 < number < float("inf"):
             raise ValueError(f"{text!r} is not a positive number of {unit}, for example {example}")
+        if number > most:
+            raise ValueError(f"{text!r} is more than {most:.0f} {unit}")
         return number
 
     return parse
 
 
-parse_seconds, parse_megabytes = positive("seconds", 60), positive("megabytes", 500)
+# The system refuses to wait for much longer.
+parse_seconds, parse_megabytes = positive("seconds", 60, most=1_000_000), positive("megabytes", 500)
 
 
 def argument(parse: Callable[[str], float]) -> Callable[[str], float]:

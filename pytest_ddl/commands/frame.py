@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, USAGE, UsageError, failed, interruptible
+from pytest_ddl.config import argument, parse_seconds
 from pytest_ddl.strategies.registry import split_variants
 from pytest_ddl.target import Target, TargetError
 
@@ -123,15 +124,8 @@ def seed(text: str) -> int:
     return int(text)
 
 
-def seconds(text: str) -> float:
-    """Parse a positive number of seconds. The system refuses to wait for much longer than the maximum."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds, at most 1000000")
-    return value
+seconds = argument(parse_seconds)
+"""Parser of a positive number of seconds."""
 
 
 def share(text: str) -> float:

@@ -40,7 +40,7 @@ def layer_of(one: Changed) -> Any:
 
 
 def same(found: Any, one: Changed, rows: slice = np.s_[:]) -> None:
-    """Compare images with their definition, where it says something."""
+    """Compare images with their definition, without the edges that it leaves open."""
     expected = one.model(one.images)[rows]
     assert np.shape(found) == expected.shape
     inside = np.s_[:, one.inside : expected.shape[1] - one.inside, one.inside : expected.shape[2] - one.inside]
@@ -132,7 +132,7 @@ def test_a_crop_is_a_part_of_the_image(training, ddl_strategy):
 
 @pytest.mark.parametrize("name", ["MixUp", "CutMix"])
 def test_labels_are_mixed_as_images_are(name, ddl_strategy):
-    """The images have one color each, so that a mixed one tells its shares."""
+    """The images have one color each, so that the color of a mixed one shows its shares."""
     if find(f"layers.{name}") is None:
         pytest.skip(f"this version has no {name}")
     colors = np.eye(3, dtype="float32")

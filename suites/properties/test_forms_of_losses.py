@@ -96,7 +96,7 @@ def _calls(loss: Loss, number: int = CASES, *, flat: bool = False) -> Iterator[C
 
 
 Pair = tuple[Any, Any]
-"""What a loss gives, and what it should give."""
+"""A result of a loss, and the right one."""
 
 
 def _function(one: Call) -> Iterator[Pair]:

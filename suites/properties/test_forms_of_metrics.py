@@ -71,7 +71,7 @@ def _updates(measure: Measure, number: int = CASES) -> Iterator[Update]:
 
 
 Pair = tuple[Any, Any]
-"""What a metric gives, and what it should give."""
+"""A result of a metric, and the right one."""
 
 
 def _in_parts(one: Update) -> Iterator[Pair]:

@@ -153,7 +153,7 @@ def _moved(matrix: Sequence[float], **options: Any) -> Model:
 
 
 def turn(factor: float) -> tuple[float, ...]:
-    """Return from where pixels come if an image is turned around its middle, counterclockwise."""
+    """Return the affine map from new to old places of pixels, for a turn around the middle, counterclockwise."""
     cos, sin = np.cos(2 * np.pi * factor), np.sin(2 * np.pi * factor)
     x, y = (WIDTH - 1) / 2, (HEIGHT - 1) / 2
     return cos, -sin, x - x * cos + y * sin, sin, cos, y - x * sin - y * cos

@@ -32,6 +32,7 @@ def run(pytester: pytest.Pytester, *args: str) -> Any:
         ("--ddl-strategy=mirrored,", "command line", ["empty entry"]),
         ("--ddl-timeout=-1", "command line", ["--ddl-timeout='-1'", "not a positive number of seconds"]),
         ("--ddl-timeout=soon", "command line", ["not a positive number of seconds"]),
+        ("--ddl-timeout=1e9", "command line", ["--ddl-timeout='1e9'", "more than 1000000 seconds"]),
         ("--ddl-device=x", "command line", ["--ddl-device='x'", "valid: auto, cpu, gpu, tpu"]),
         ("--ddl-keras=x", "command line", ["--ddl-keras='x'", "valid: keras, tf_keras"]),
         ("--ddl-launcher=x", "command line", ["--ddl-launcher='x'", "valid: local"]),
