@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
 
 from pytest_ddl.hints import FrontEnd
+from pytest_ddl.option_values import parse_megabytes, parse_range, parse_seconds, parse_switch
 
 ENV_PREFIX = "PYTEST_DDL_"
 KEY_VARIABLES = ("PYTEST_DDL_KEY", "PYTEST_DDL_KEY_FILE")
@@ -51,70 +52,6 @@ class Setting:
 
     value: Any
     origin: str
-
-
-def positive(unit: str, example: int, most: float = float("inf")) -> Callable[[str], float]:
-    """Return a function that parses a positive number of a unit, and raises a :class:`ValueError` for other text."""
-
-    def parse(text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = 0.0
-        if not 0 < number < float("inf"):
-            raise ValueError(f"{text!r} is not a positive number of {unit}, for example {example}")
-        if number > most:
-            raise ValueError(f"{text!r} is more than {most:.0f} {unit}")
-        return number
-
-    return parse
-
-
-# The system refuses to wait for much longer.
-parse_seconds, parse_megabytes = positive("seconds", 60, most=1_000_000), positive("megabytes", 500)
-
-
-def argument(parse: Callable[[str], float]) -> Callable[[str], float]:
-    """Return a function that parses a value for :mod:`argparse`, which shows only messages of an error of its own."""
-
-    def parse_argument(text: str) -> float:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return parse_argument
-
-
-def parse_range(text: str) -> str:
-    """Check that a text names two versions as ``BASE..HEAD``, and return it.
-
-    :raises ValueError: for any other text.
-    """
-    base, dots, head = text.partition("..")
-    if not (base.strip() and dots and head.strip()) or head.startswith("."):
-        raise ValueError("give two versions as BASE..HEAD, for example main..WORKTREE")
-    return text
-
-
-def given_options(options: object, names: Iterable[str]) -> dict[str, Any]:
-    """Return the values of the options that were given on a command line, by name. Zero and an empty text are values.
-
-    :param options: result of :mod:`argparse`, with ``None`` or ``False`` for an option that was not given.
-    """
-    values = {name: getattr(options, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None and value is not False}
-
-
-def parse_switch(text: str) -> bool:
-    """Parse a switch in an ini or environment value.
-
-    :raises ValueError: for an unknown word.
-    """
-    lowered = text.strip().lower()
-    if lowered not in ("1", "true", "yes", "on", "0", "false", "no", "off", ""):
-        raise ValueError(f"{text!r} is not a switch; valid: 1, true, yes, on, 0, false, no, off")
-    return lowered in ("1", "true", "yes", "on")
 
 
 OPTIONS: tuple[Option, ...] = (

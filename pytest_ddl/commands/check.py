@@ -12,8 +12,8 @@ from typing import Any
 
 from pytest_ddl.bench.outcome import FAILED, USAGE, UsageError, failed
 from pytest_ddl.commands.frame import add_strategy, find_target, positive, seconds, seed
-from pytest_ddl.config import given_options
 from pytest_ddl.messages import did_you_mean
+from pytest_ddl.option_values import given_options
 from pytest_ddl.target import TargetError
 
 EPILOG = """\

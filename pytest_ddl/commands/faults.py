@@ -10,8 +10,8 @@ from typing import Any
 from pytest_ddl.bench.outcome import USAGE, UsageError, check_writable, failed
 from pytest_ddl.commands import check
 from pytest_ddl.commands.frame import whole
-from pytest_ddl.config import given_options
 from pytest_ddl.faults.rank.fault import KINDS, PHASES, Fault, FaultError
+from pytest_ddl.option_values import given_options
 
 _KINDS = "\n".join(f"  {kind.name:<11} {kind.summary}" for kind in KINDS.values())
 EPILOG = f"""\

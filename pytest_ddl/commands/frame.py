@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, USAGE, UsageError, failed, interruptible
-from pytest_ddl.config import argument, parse_seconds
+from pytest_ddl.option_values import argument, parse_seconds
 from pytest_ddl.strategies.registry import split_variants
 from pytest_ddl.target import Target, TargetError
 

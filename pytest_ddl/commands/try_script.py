@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_ddl.bench.outcome import FAILED, failed
 from pytest_ddl.commands.frame import add_strategy, positive, seconds, seed
-from pytest_ddl.config import given_options
+from pytest_ddl.option_values import given_options
 from pytest_ddl.trying.legacy import imports_keras, keras_2_name
 from pytest_ddl.trying.source import Script, ScriptError
 

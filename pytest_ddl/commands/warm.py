@@ -11,8 +11,8 @@ from pytest_ddl.bench.outcome import FAILED, OK
 from pytest_ddl.cluster.warm import servers as warm
 from pytest_ddl.cluster.warm.fitting import Server, key_of
 from pytest_ddl.commands.frame import conducted
-from pytest_ddl.config import argument, positive
 from pytest_ddl.harness import process_harness
+from pytest_ddl.option_values import argument, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from pytest_ddl import Sweep, cli
 from pytest_ddl.commands import check, faults, try_script
-from pytest_ddl.config import given_options
 from pytest_ddl.equivalence.runs.question import ArgumentError
 from pytest_ddl.faults.api import injection_of
 from pytest_ddl.faults.rank.fault import FaultError
+from pytest_ddl.option_values import given_options
 from pytest_ddl.strategies.registry import StrategyRegistry
 
 TARGET = f"{Path(__file__).parents[1] / 'faults' / 'recovery_programs.py'}:checkpointed"

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pytest_ddl.json_records import JsonRecord
+from pytest_ddl.option_values import LONGEST_WAIT
 
 SEED = 20_201
-LONGEST = 1_000_000.0
-"""Largest number of seconds. Waiting for processes counts milliseconds in 32 bits, which allows twice as much."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +62,9 @@ class BenchSpec:
                 "give one of them (the first for weak scaling, the second for strong scaling)"
             )
         for name in ("seconds", "timeout"):
-            if not 0 < getattr(self, name) <= LONGEST:
+            if not 0 < getattr(self, name) <= LONGEST_WAIT:
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r} must be a positive number of seconds, at most {LONGEST:.0f}"
+                    f"{name}={getattr(self, name)!r} must be a positive number of seconds, at most {LONGEST_WAIT:.0f}"
                 )
 
     @property

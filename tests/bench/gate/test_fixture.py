@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ddl.config import parse_range
+from pytest_ddl.option_values import parse_range
 
 pytestmark = pytest.mark.slow
 
