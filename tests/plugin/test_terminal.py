@@ -164,12 +164,17 @@ def test_an_interrupted_run_of_xdist_names_the_tests_that_had_begun(pytester: py
     """One worker interrupts the controller once the controller knows that both have begun."""
     pytester.makeconftest(
         """
-        import os, pathlib, pytest
+        import pathlib, pytest
 
-        @pytest.hookimpl(trylast=True)
-        def pytest_runtest_logstart(nodeid):
-            if "PYTEST_XDIST_WORKER" not in os.environ and "interrupt" in nodeid:
+        class Controller:
+            @pytest.hookimpl(trylast=True)
+            def pytest_runtest_logstart(self, nodeid):
                 pathlib.Path(nodeid.rpartition("::")[2]).touch()
+
+        def pytest_configure(config):
+            # The variable of xdist says nothing here: a controller inherits it where this test runs on a worker.
+            if not hasattr(config, "workerinput"):
+                config.pluginmanager.register(Controller())
         """
     )
     pytester.makepyfile(
