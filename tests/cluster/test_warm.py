@@ -358,7 +358,39 @@ def test_server_ends_when_idle(home: Path, light: Path) -> None:
     warm.start(key, os.environ, idle_minutes=0.05)
     pid = warm.wait_until_ready(key).pid
     wait_until(lambda: not runs(pid), "the server does not end")
-    assert [path.name for path in home.iterdir() if path.suffix in (".socket", ".json")] == []
+    assert [path.name for path in home.iterdir()] == ["lock"]
+
+
+def test_server_that_is_told_to_end_leaves_nothing(home: Path, light: Path) -> None:
+    warm.start(key_of(os.environ), os.environ)
+    pid = warm.wait_until_ready(key_of(os.environ)).pid
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not runs(pid), "the server does not end")
+    assert [path.name for path in home.iterdir()] == ["lock"]
+
+
+def test_server_that_is_told_to_end_while_it_imports_leaves_nothing(home: Path, light: Path, tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    code = f"import os, time\nopen({str(began)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)"
+    (light / "tensorflow.py").write_text(code)
+    warm.start(key_of(os.environ), os.environ)
+    wait_until(lambda: began.exists() and began.read_text() != "", "the import does not begin")
+    pid = int(began.read_text())
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not runs(pid), "the server does not end")
+    assert [path.name for path in home.iterdir()] == ["lock"]
+
+
+def test_files_of_a_killed_server_are_removed_by_the_next(home: Path, light: Path) -> None:
+    killed = key_of({**os.environ, "OMP_NUM_THREADS": "3"})
+    warm.start(killed, os.environ)
+    os.kill(warm.wait_until_ready(killed).pid, signal.SIGKILL)
+    wait_until(lambda: warm.servers() == [], "the server does not end")
+    key = key_of(os.environ)
+    assert key != killed
+    warm.start(key, os.environ)
+    warm.wait_until_ready(key)
+    assert {path.stem for path in home.iterdir()} == {"lock", key}
 
 
 def test_server_that_was_used_longest_ago_ends(home: Path) -> None:

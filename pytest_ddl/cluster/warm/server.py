@@ -28,6 +28,7 @@ import struct
 import sys
 import tempfile
 import time
+from types import FrameType
 from typing import Any, NoReturn
 
 from pytest_ddl.cluster import strays, zygote
@@ -59,6 +60,7 @@ class WarmServer:
             end.setblocking(False)
         signal.set_wakeup_fd(self._wakeup_write.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.signal(signal.SIGTERM, self._stop)
         self._clients: set[zygote.Client] = set()
         self._zygotes: dict[int, zygote.Client] = {}
         """Running zygotes by pid, with the clients that asked for them."""
@@ -86,6 +88,9 @@ class WarmServer:
                     self._reap()
                 else:
                     self._handle(key.data)
+
+    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopped = True
 
     def _left(self) -> float:
         """Return the seconds until the server ends if no run uses it."""
@@ -144,6 +149,7 @@ class WarmServer:
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._selector.close()
         for end in (self._listener, self._wakeup, self._wakeup_write, *(client.socket for client in self._clients)):
             end.close()
@@ -211,9 +217,6 @@ def main() -> None:
     parser.add_argument("--base", required=True, help="path of the server's files without their suffix")
     parser.add_argument("--idle", type=float, required=True)
     options = parser.parse_args()
-    # The process that started this one waits for its end, and the server must outlive it without becoming a zombie.
-    if os.fork():
-        os._exit(0)
     address, manifest = f"{options.base}.socket", f"{options.base}.json"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with zygote.short_path(address) as path, contextlib.suppress(FileNotFoundError):
@@ -221,8 +224,13 @@ def main() -> None:
     with zygote.short_path(address) as path:
         listener.bind(path)
     listener.listen(64)
+    # The process that started this one waits for its end, and the server must outlive it without becoming a zombie.
+    if os.fork():
+        os._exit(0)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit())
     mine = os.stat(address).st_ino
     started = os.stat(address).st_ctime_ns
+    error: str | None = None
     try:
         error = import_all(PRELOAD)
         files = imported_files()
@@ -249,13 +257,14 @@ def main() -> None:
             # The garbage collector does not touch frozen objects, so their memory pages stay shared.
             gc.freeze()
             WarmServer(listener, options.idle).serve()
-            with contextlib.suppress(OSError):
-                os.unlink(manifest)
     finally:
-        # Another server may have taken over the address.
+        # Manifest and log of a failed import stay, for the next run. Another server may have taken over the address.
+        left = [address] if error else [manifest, f"{options.base}.log", address]
         with contextlib.suppress(OSError):
             if os.stat(address).st_ino == mine:
-                os.unlink(address)
+                for path in left:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(path)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ IDLE_MINUTES = 15.0
 """Minutes without a run after which a warm server ends."""
 MAX_SERVERS = 3
 """Maximum number of warm servers of a user. Each holds about 250 MB. The one that was used longest ago ends first."""
+_SUFFIXES = (".json", ".log", ".socket")
 _ANSWER_TIMEOUT = 5.0
 """Maximum seconds until a server answers. A ready server needs milliseconds."""
 _START_TIMEOUT = 120.0
@@ -164,11 +165,13 @@ def start(key: str, environ: Mapping[str, str], idle_minutes: float = IDLE_MINUT
         if known is None and _connected(key):
             return  # it is still importing
         _stop(key)
+        for path in folder.glob("*.socket"):
+            if not _connected(path.stem):
+                _remove(folder, path.stem)  # of a server that was killed
         for oldest in servers()[: 1 - MAX_SERVERS]:
             _stop(oldest.key)
         base = str(folder / key)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{base}.json")
+        _remove(folder, key)
         safe_path = ["-P"] if sys.version_info >= (3, 11) else []
         code = _BOOTSTRAP.format(init=os.path.abspath(pytest_ddl.__file__))
         with open(f"{base}.log", "wb") as log:
@@ -215,9 +218,14 @@ def stop() -> int:
         keys = {path.stem for path in folder.glob("*.socket")}
         stopped = sum(_stop(key) for key in keys)
         for path in folder.iterdir():
-            if path.suffix in (".json", ".log", ".socket"):
+            if path.suffix in _SUFFIXES:
                 path.unlink(missing_ok=True)
     return stopped
+
+
+def _remove(folder: Path, key: str) -> None:
+    for suffix in _SUFFIXES:
+        (folder / f"{key}{suffix}").unlink(missing_ok=True)
 
 
 _BOOTSTRAP = """
