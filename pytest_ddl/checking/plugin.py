@@ -140,14 +140,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def report_or(represent: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that shows only the report of a failed comparison or recovery, and other failures as before."""
+    """Return a function that shows only the text of a report, or of ranks that did not start, and others as before."""
 
     def repr_failure(excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **kwargs: Any) -> Any:
         from pytest_ddl.equivalence.verdict.report import DivergenceError
         from pytest_ddl.faults.report import RecoveryError
 
-        if isinstance(excinfo.value, DivergenceError | RecoveryError):
-            return excinfo.getrepr(style="value")
+        if isinstance(excinfo.value, DivergenceError | RecoveryError | pytest.fail.Exception):
+            return excinfo.getrepr(style="value", tbfilter=False)
         return represent(excinfo, *args, **kwargs)
 
     return repr_failure

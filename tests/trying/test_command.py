@@ -44,6 +44,15 @@ def test_a_script_is_compared_and_described(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["script.py"]
 
 
+@pytest.mark.slow
+def test_ranks_that_do_not_start_are_the_whole_message(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(scripts.NO_STRATEGY)
+    result = call(tmp_path, "script.py", "--strategy=mirrored", "--", "--ddl-start-timeout=0.001")
+    assert result.returncode == 1
+    assert "\nimporting TensorFlow took more than 0.001 s; if it is only slow, give more seconds" in result.stdout
+    assert "--full-trace" not in result.stdout
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_a_run_that_decides_nothing_does_not_succeed(tmp_path: Path) -> None:
