@@ -17,7 +17,7 @@ from pytest_ddl.equivalence.evidence.effective import UpdateRule, effective, rat
 from pytest_ddl.equivalence.evidence.observe import component_updates, of_kind, sizes, update
 from pytest_ddl.equivalence.evidence.slices import Pairing
 from pytest_ddl.equivalence.findings import RECOMPUTING, Grounds
-from pytest_ddl.records import GradientStage, LayerRecord, TrainingRecord, VariableKind, VariableRecord
+from pytest_ddl.records import GradientStage, GradientSum, LayerRecord, TrainingRecord, VariableKind, VariableRecord
 
 
 @dataclass(frozen=True)
@@ -156,10 +156,14 @@ class Case(Comparison):
 
     @cached_property
     def effective(self) -> list[Motion]:
-        """Gradient of each weight, computed back from its update; the changes of all weights if one cannot."""
+        """Gradient of each weight, computed back from its update; the changes of all weights if one cannot.
+
+        If one cannot, because the rule of an optimizer is not known or there are several optimizers, a wrong sum of
+        the gradients that optimizers got is taken instead.
+        """
         motions = [motion for weight in self.weights if (motion := self._effective(weight)) is not None]
         # Weights with a known unit cannot be compared with weights without one.
-        return motions if len(motions) == len(self.weights) else self.weights
+        return motions if len(motions) == len(self.weights) else self._handed() or self.weights
 
     @property
     def in_gradient_units(self) -> bool:
@@ -263,6 +267,28 @@ class Case(Comparison):
             return None
         slack = max(rule.slack(self.tolerance, step), theirs_rule.slack(self.tolerance, step))
         return Motion(variable, weight.before, ours[0], tuple(theirs), slack, f"gradient, from {rule.how}")
+
+    def _handed(self) -> list[Motion]:
+        """Return the gradients that optimizers add up over the replicas; empty if these sums are right or not known."""
+        applied = gradients.calls(self.distributed, self.step, GradientStage.APPLIED)
+        source = next((source for source in self.sources if source.stage is GradientStage.APPLIED), None)
+        if source is None or any(item.summed is not GradientSum.ADDED for item in applied):
+            return []
+        found = []
+        for weight in self.weights:
+            index = weight.variable.index
+            own, parts = source.own.get(index), [part[index] for part in source.parts if index in part]
+            if own is None and not parts and not any(map(np.any, (weight.ours, *weight.theirs))):
+                continue
+            if own is None or len(parts) != len(source.parts):
+                return []
+            scale = max(map(magnitude, (own, *parts)))
+            slack = self.replicas * gradients.slack(self.tolerance, index, self.step, scale)
+            theirs = (np.sum(parts, axis=0),) * len(weight.theirs)
+            found.append(
+                replace(weight, ours=own, theirs=theirs, slack=slack, label="gradient, as optimizers add it up")
+            )
+        return found if not all(motion.is_right for motion in found) else []
 
     def _rate(self, weight: Motion) -> float | None:
         """Return the learning rate of an update by hand: of this weight, or of another if its gradient is unknown.
