@@ -15,7 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_ddl.equivalence.evidence.slices import Slices
-from pytest_ddl.equivalence.runs.slices import examples_to_recompute, parts_to_recompute, slices_to_recompute
+from pytest_ddl.equivalence.runs.slices import (
+    examples_to_recompute,
+    parts_to_recompute,
+    slices_to_recompute,
+    told_to_recompute,
+)
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.equivalence.verdict.report import Report
 from pytest_ddl.records import (
@@ -224,9 +229,11 @@ class Slice:
     step: int
     rows: tuple[int, ...] | None = None
     """Positions in the global batch."""
+    reads: int = 1
+    """Number of replicas that the program reads."""
 
     def of(self, parts: Sequence[Batch]) -> Batch:
-        part = parts[self.replica]
+        part = replace(parts[self.replica], replicas=self.reads)
         if self.rows is None:
             return part
         before = sum(len(other.ids) for other in parts[: self.replica])
@@ -344,6 +351,12 @@ def judged_with_slices(
         }
         if pieces:
             report = judge(reference, distributed, slices=replace(slices, parts=pieces), **settings)
+        told = {
+            replica: tuple(train(right, 1, only=Slice(replica, replicas, step, own, replicas)) for own in each)
+            for replica, each in told_to_recompute(report, step, rows).items()
+        }
+        if told:
+            report = judge(reference, distributed, slices=replace(slices, told=told), **settings)
     return report
 
 

@@ -173,8 +173,10 @@ def _terms(case: Case, source: Source) -> list[dict[int, Float]]:
     Parts ``p`` of equal size give ``sum(T(p)) = parts * T(all)`` for a mean ``T``, and the sum of all other terms is
     the same. So the excess of their gradients over the replica's is ``parts - 1`` times that of ``T``.
     """
-    if len(case.pieces) != case.replicas or not _tells(case, source):
+    if not _tells(case, source):
         return []
+    if len(case.pieces) != case.replicas:
+        return _terms_beside_divided(case, source)
     terms = []
     for part, replica in zip(source.parts, sorted(case.pieces), strict=True):
         runs = case.pieces[replica]
@@ -182,6 +184,32 @@ def _terms(case: Case, source: Source) -> list[dict[int, Float]]:
         if len(pieces) < 2 or not all(set(part) <= set(piece) for piece in pieces):
             return []
         terms.append({i: (np.sum([piece[i] for piece in pieces], axis=0) - part[i]) / (len(pieces) - 1) for i in part})
+    return terms
+
+
+def _terms_beside_divided(case: Case, source: Source) -> list[dict[int, Float]]:
+    """Return the terms as :func:`_terms` does if the program divides other means ``D`` by the number of replicas, N.
+
+    A device that reads N shows ``T + D / N`` in the excess of its parts. One that reads 1 has ``D - D / N`` more in its
+    gradient of the replica's examples, which is ``N - 1`` times what is too much in that excess.
+    """
+    if sorted(case.told) != list(range(case.replicas)) or len(case.slices) != case.replicas:
+        return []
+    close, terms = case.close(4 * case.replicas), []
+    for replica, part in enumerate(source.parts):
+        runs = (*case.told[replica], case.slices[replica])
+        whole, *pieces, alone = (gradients.by_replica(run, case.step, source.stage).get(0, {}) for run in runs)
+        if len(pieces) < 2 or not all(set(part) <= set(run) for run in (whole, *pieces, alone)):
+            return []
+        if not all(close(index, whole[index], value) for index, value in part.items()):
+            return []
+        terms.append(
+            {
+                index: (np.sum([piece[index] for piece in pieces], axis=0) - value) / (len(pieces) - 1)
+                - (alone[index] - value) / (case.replicas - 1)
+                for index, value in part.items()
+            }
+        )
     return terms
 
 
