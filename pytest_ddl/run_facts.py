@@ -143,6 +143,8 @@ class RunFacts(TypedDict, total=False):
     # Arithmetic, random numbers and files
     single: tuple[int, Sequence[int]]
     """Number of casts by which float32 may enter a run in float64, and keys of such constants."""
+    narrowed: bool
+    """True if a step of a run in float64 casts a number to float32, which rounds it."""
     unseeded: Sequence[str]
     """Generators of the host that the program did not seed."""
     drew_unseen: bool

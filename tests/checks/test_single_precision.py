@@ -9,7 +9,11 @@ from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.equivalence.verdict.judge import judge
-from pytest_ddl.equivalence.verdict.own_precision import is_of_single_precision
+from pytest_ddl.equivalence.verdict.own_precision import (
+    has_cause_below_rounding,
+    is_of_single_precision,
+    named_in_own_precision,
+)
 
 ONE_THIRD_IN_SINGLE = 1.0 + 2.0**-25
 CASTS = (1, ())
@@ -81,3 +85,36 @@ def test_so_is_a_reported_number_or_a_state(kind, error, may_round):
     report = judge(*records)
     assert report.verdict == "fail"
     assert is_of_single_precision(report) is may_round
+
+
+def narrowing(narrowed, **sin):
+    """A pair of records whose steps cast to float32."""
+    return [
+        replace(record, ranks=tuple(replace(rank, facts={**rank.facts, "narrowed": narrowed}) for rank in record.ranks))
+        for record in pair(Program(replicas=2), **sin)
+    ]
+
+
+HALF = 0.5 + 2.0**-25
+"""A factor that no cause reproduces in float64."""
+
+
+@pytest.mark.parametrize(
+    ("narrowed", "scale", "may_be_named"),
+    [(True, HALF, True), (False, HALF, False), (True, 0.5, False), (True, 1.0, False)],
+)
+def test_a_cause_is_looked_for_in_the_own_precision_if_a_step_rounds_and_none_is_recomputed(
+    narrowed, scale, may_be_named
+):
+    report = judge(*narrowing(narrowed, scale=scale))
+    assert has_cause_below_rounding(report) is may_be_named
+
+
+def test_the_own_precision_counts_if_it_names_the_cause_of_the_same_difference():
+    report, named = (judge(*narrowing(True, scale=scale)) for scale in (HALF, 0.5))
+    assert named_in_own_precision(report, named).findings == named.findings
+    assert "own precision" in named_in_own_precision(report, named).notes[0]
+    assert named_in_own_precision(report, report) is report
+    later = replace(named, findings=tuple(replace(finding, step=3) for finding in named.findings))
+    assert named_in_own_precision(report, later) is report
+    assert named_in_own_precision(report, judge(*narrowing(True))) is report

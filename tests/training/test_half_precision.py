@@ -125,8 +125,10 @@ def test_casts_that_float32_may_round_are_noted_within_and_after_a_dispatch():
         tf.function(lambda: wide * np.float32(1 / 3) * np.float32(0.5) * (1 / 7))()
         casts, (third,) = observer.end_run()["facts"]["single"]
         assert casts == 0
+        assert not observer.end_run()["facts"]["narrowed"]
         observer.after_dispatch()
         tf.cast(wide, tf.float32)
+        assert observer.end_run()["facts"]["narrowed"]
         list(tf.data.Dataset.from_tensors(wide).map(lambda x: tf.cast(tf.cast(x, tf.float32), tf.float64)))
         assert observer.end_run()["facts"]["single"] == (1, [third])
 

@@ -26,8 +26,10 @@ from pytest_ddl.equivalence.runs.sums import with_sums
 from pytest_ddl.equivalence.verdict.judge import judge, require
 from pytest_ddl.equivalence.verdict.overflows import parting
 from pytest_ddl.equivalence.verdict.own_precision import (
+    has_cause_below_rounding,
     is_of_single_precision,
     judged_in_own_precision,
+    named_in_own_precision,
     replaced_policies,
 )
 from pytest_ddl.hints import Hint
@@ -147,8 +149,14 @@ class PlainComparison:
             reference = self.program.reference(settings)
         report = self._without_overflow(replace(runs, reference=reference, settings=settings))
         report = with_closures(with_sums(report, settings, self.program), settings, self.program)
-        if precision == "auto" and settings.precision == "float64" and is_of_single_precision(report):
-            return self.in_precision("float32" if replaced_policies(reference) else "native")
+        if precision == "auto" and settings.precision == "float64":
+            narrower = "float32" if replaced_policies(reference) else "native"
+            if is_of_single_precision(report):
+                return self.in_precision(narrower)
+            if has_cause_below_rounding(report):
+                named = named_in_own_precision(report, timed(report, self.in_precision(narrower)))
+                if named is not report:
+                    return named
         if reference.refused is not None and not reference.errors:
             why = summary(reference.refused.type, reference.refused.message)
             text = f"one device was run without a strategy, because the program raises under OneDeviceStrategy: {why}"

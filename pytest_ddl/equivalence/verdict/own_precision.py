@@ -47,6 +47,32 @@ def judged_in_own_precision(report: Report, run: Callable[[], Report]) -> Report
     return how.joined(replace(own, doubts=tuple(doubts)))
 
 
+def has_cause_below_rounding(report: Report) -> bool:
+    """Return whether weights differ in float64 without a recomputed cause, and a step rounds to float32.
+
+    The bounds of float64 are too narrow for what such a step computes, so that no recomputation fits.
+    """
+    found = [finding for finding in report.findings if report.roles.have(finding, Role.UPDATES)]
+    if not found or report.reference.errors or report.distributed.errors:
+        return False
+    narrowed = (rank.facts.get("narrowed") for one in (report.reference, report.distributed) for rank in one.ranks)
+    return not _is_explained(found[0]) and any(narrowed)
+
+
+def named_in_own_precision(report: Report, own: Report) -> Report:
+    """Return the comparison in the program's own precision if it names a cause of the first difference."""
+    first = own.findings[0] if own.findings else None
+    if first is None or first.step != report.findings[0].step or not _is_explained(first):
+        return report
+    text = "compared in the program's own precision: it rounds to float32 in a step, which float64 cannot recompute"
+    return replace(own, notes=(Note(NoteKind.HOW, text), *own.notes))
+
+
+def _is_explained(finding: Finding) -> bool:
+    """Return whether a cause was recomputed, or a check itself names it, as CLIP does."""
+    return finding.cause is not None and (finding.grounds is None or finding.exact)
+
+
 _ROUNDINGS = 8
 """Number of roundings to float32 on the way to one update, for example Keras' ``1 / num_replicas``, cast twice."""
 

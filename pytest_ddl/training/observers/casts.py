@@ -23,7 +23,7 @@ class Casts(Observer):
 
     The same holds for float32 in a run in float64. ``facts["single"]`` has the number of casts by which float32 may
     round what a step computes. It also has the checksums of constants, of TensorFlow or NumPy, that were rounded to
-    float32 and become float64.
+    float32 and become float64. ``facts["narrowed"]`` is true if a step casts float64 to float32.
     """
 
     @contextmanager
@@ -33,6 +33,7 @@ class Casts(Observer):
         self._around: Counter[str] = Counter()
         self._dispatched = False
         self._single = 0
+        self._narrowed = False
         self._constants: set[int] = set()
         with Replacements() as replaced:
             for module, name in adapter.cast_functions():
@@ -51,7 +52,7 @@ class Casts(Observer):
     def end_run(self) -> Mapping[str, Any]:
         found: dict[str, Any] = {"casts": dict(self._within), "casts_around": dict(self._around)}
         if self._single or self._constants:
-            found["facts"] = RunFacts(single=(self._single, sorted(self._constants)))
+            found["facts"] = RunFacts(single=(self._single, sorted(self._constants)), narrowed=self._narrowed)
         return found
 
     def _noting(self, original: Any) -> Any:
@@ -95,6 +96,7 @@ class Casts(Observer):
         """Note a cast between float32 and float64."""
         import tensorflow as tf
 
+        self._narrowed = self._narrowed or target == tf.float32
         value = tf.get_static_value(x) if target == tf.float64 and x.shape.rank == 0 else None
         self._note(None if value is None else float(value))
 
