@@ -321,3 +321,13 @@ def test_a_factor_of_each_step_is_no_limit() -> None:
     finding = first(compared(divided(0.3), divided(0.2)))
     named = {finding.cause, *finding.also}
     assert not named & {"gradient-clipped-before-aggregation", "clipping-lost"}, finding.evidence
+
+
+def test_rows_are_not_mixed_if_each_is_that_of_the_sum() -> None:
+    def penalised(weights: Any, batch: Any) -> Any:
+        found, used = global_mean(weights, batch), np.unique(batch.words).astype(int)
+        found["table"][used] += weights["table"][used] / batch.replicas
+        return found
+
+    way = Way(sparse=True, computed=penalised)
+    assert first(compared(way, way)).cause != "sparse-gradient-mismatch"

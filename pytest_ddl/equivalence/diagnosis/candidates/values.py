@@ -128,10 +128,14 @@ def _rows_mixed(case: Case, motion: Motion, parts: list[dict[int, Float]]) -> bo
         outside = np.reshape(theirs, (rows, -1))[~touched]
         if magnitude(outside) > motion.slack:
             return False
-        if not any(
-            difference(theirs.sum(axis=0), scale * summed.sum(axis=0)).error
-            <= motion.slack * rows * max(1.0, scale * case.replicas)
-            for scale in (1.0, 1.0 / case.replicas, float(case.replicas))
-        ):
+        scales = (1.0, 1.0 / case.replicas, float(case.replicas))
+        slack = {scale: motion.slack * max(1.0, scale * case.replicas) for scale in scales}
+        fitting = [
+            scale
+            for scale, allowed in slack.items()
+            if difference(theirs.sum(axis=0), scale * summed.sum(axis=0)).error <= allowed * rows
+        ]
+        # If each row is that of the sum, the gradients themselves are wrong.
+        if not fitting or any(difference(theirs, scale * summed).error <= slack[scale] for scale in fitting):
             return False
     return True
