@@ -59,8 +59,7 @@ class Program:
         if not self.needs_gpu:
             environ["CUDA_VISIBLE_DEVICES"] = "-1"
         given = [sys.executable, "-W", "ignore", str(self.path)]
-        done = subprocess.run(given, capture_output=True, text=True, timeout=300, check=False, env=environ)
-        return done.returncode, [line for line in done.stderr.splitlines() if line.strip() and not _LOG.match(line)]
+        return told(subprocess.run(given, capture_output=True, text=True, timeout=300, check=False, env=environ))
 
     def report(self, line: str, versions: str) -> str:
         """Return the text of a report, with the line that the program prints."""
@@ -71,6 +70,11 @@ class Program:
             f"The program ends with status 1 and prints:\n\n```text\n{line}\n```\n\n"
             f"## What I expect\n\n{self.expected}\n"
         )
+
+
+def told(done: subprocess.CompletedProcess[str]) -> tuple[int, list[str]]:
+    """Return the exit status of a process, and the lines that are not of TensorFlow's log."""
+    return done.returncode, [line for line in done.stderr.splitlines() if line.strip() and not _LOG.match(line)]
 
 
 def unreported() -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.test_readme import ROOT, blocks, normalized
+from tests.forks import Forks, forks
 
+__all__ = ["forks"]
 pytestmark = pytest.mark.slow
 PAGE = ROOT / "docs" / "guard.md"
 
@@ -36,14 +37,14 @@ def train_step(batch):
 """
 
 
-def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(forks: Forks, program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(program)
-    return subprocess.run([sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, timeout=120)
+    return forks.run(folder / "train.py", folder, timeout=120)
 
 
-def test_the_example_fails_as_shown_and_runs_with_the_fix(tmp_path: Path) -> None:
+def test_the_example_fails_as_shown_and_runs_with_the_fix(forks: Forks, tmp_path: Path) -> None:
     found = blocks(PAGE)
-    result = run(found["example: train.py"], tmp_path)
+    result = run(forks, found["example: train.py"], tmp_path)
     assert result.returncode == 1
     shown = found["example: the error"]
     printed = result.stderr[result.stderr.index("pytest_ddl.GuardError") :]
@@ -52,11 +53,11 @@ def test_the_example_fails_as_shown_and_runs_with_the_fix(tmp_path: Path) -> Non
     fix = shown[shown.index("      context") : shown.index("\nTo find")].replace("      context", "context", 1)
     mended = "".join(f"            {one.removeprefix('      ')}\n" for one in fix.splitlines())
     program = found["example: train.py"].replace(line, line + mended)
-    result = run(program, tmp_path)
+    result = run(forks, program, tmp_path)
     assert result.returncode == 0, result.stderr
 
 
-def test_the_loop_runs(tmp_path: Path) -> None:
+def test_the_loop_runs(forks: Forks, tmp_path: Path) -> None:
     loop = blocks(PAGE)["example: loop"]
-    result = run(f"{LOOP}{loop}print(guard.steps, guard.findings)\n", tmp_path)
+    result = run(forks, f"{LOOP}{loop}print(guard.steps, guard.findings)\n", tmp_path)
     assert result.stdout.splitlines()[-1:] == ["160 []"], result.stderr
