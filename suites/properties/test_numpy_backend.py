@@ -1,0 +1,59 @@
+"""Compare each operation of ``keras.ops`` with the NumPy backend of Keras, and with what a model is told of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from suites.backends.answers import answer_of
+from suites.backends.differences import difference
+from suites.backends.known import differences, not_compared, programs
+from suites.backends.operations import GROUPS, before, call, calls, function_of, of_group
+from suites.parameters.spaces import Wrong
+
+pytestmark = [
+    pytest.mark.ddl(strategies=["one_device"], keras="keras"),
+    pytest.mark.ddl_item("fit.subclass", shows="values"),
+    pytest.mark.filterwarnings("ignore"),  # numbers that are not finite
+]
+PARTS = 3
+"""Number of tests of each group of operations, because one test has a deadline."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("group", GROUPS)
+def test_operations_are_those_of_the_numpy_backend(group, part, numpy_backend, ddl_strategy):
+    """Each call gives the same numbers, shape and type with both backends, and a model is told them before."""
+    wrong, rows, absent = Wrong(), differences(), not_compared()
+    for api, found in calls({*of_group(group)[part::PARTS]}).items():
+        compared = False
+        for one in found:
+            answer, other = answer_of(call, api, one.given, one.options), numpy_backend.ask(call, api, *one.sent())
+            compared = compared or not other.error
+            for what, how in (difference(answer, other, [*one.given, one.options]), before(one, answer)):
+                if what and not any(row.explains(api, what, one.marks(function_of(api))) for row in rows):
+                    with wrong.of(one):
+                        raise AssertionError(f"{what}: {how}")
+        with wrong.of(api):
+            assert compared or api in absent, "no call is compared"
+    wrong.check()
+
+
+@pytest.mark.parametrize("program", programs())
+def test_a_known_defect(program, numpy_backend, ddl_strategy):
+    """What a row names as a defect, which has an entry as long as it is there."""
+    import keras
+
+    wrong, asked = Wrong(), 0
+    rows = [row for row in differences() if row.program == program]
+    for api, found in calls({api for row in rows for api in row.operations}).items():
+        for one in found:
+            marks = one.marks(function_of(api))
+            answer, other = answer_of(call, api, one.given, one.options), numpy_backend.ask(call, api, *one.sent())
+            for what, how in (difference(answer, other, [*one.given, one.options]), before(one, answer)):
+                asked += 1
+                if any(row.explains(api, what, marks) for row in rows):
+                    with wrong.of(one):
+                        raise AssertionError(f"{what}: {how}")
+    if not asked:
+        pytest.skip(f"Keras {keras.__version__} has none of these operations")
+    wrong.check()
