@@ -40,6 +40,10 @@ def divided(weights: Gradient, batch: Batch) -> Gradient:
     return added([_mean(weights, batch, 2)], 1.0 / batch.replicas)
 
 
+def divided_twice(weights: Gradient, batch: Batch) -> Gradient:
+    return added([_mean(weights, batch, 1)], 1.0 / batch.replicas**2)
+
+
 def found(computed: Any, replicas: int, rule: str = "SGD") -> Finding:
     way = Way(computed=computed, rule=rule)
     return judged_with_slices(way, way, replicas, checks=["STEP-EQ"]).findings[0]
@@ -52,6 +56,12 @@ def test_a_term_that_is_not_divided_is_named(terms: tuple[Any, ...], replicas: i
     finding = found(_with(*terms), replicas, rule)
     assert (finding.cause, finding.exact) == ("gradient-scaled-by-replica-count", True), finding
     assert finding.fix == SPECIAL["mean-term"].text or SPECIAL["mean-term"].text in str(finding.fix)
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+@pytest.mark.parametrize("terms", [(divided_twice,), (divided_twice, divided)], ids=["alone", "beside another"])
+def test_a_term_that_is_divided_twice_is_not_called_too_large(terms: tuple[Any, ...], replicas: int) -> None:
+    assert found(_with(*terms), replicas).cause != "gradient-scaled-by-replica-count"
 
 
 def test_a_penalty_is_no_term_of_the_examples() -> None:

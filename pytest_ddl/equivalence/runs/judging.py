@@ -109,7 +109,11 @@ class Judging:
         self._judge_with(parts=self._on_each(step, parts_to_recompute(self._report, step, rows)))
         replicas = self._runs.distributed.num_replicas
         told = told_to_recompute(self._report, step, rows)
-        self._judge_with(told=self._on_each(step, told, told_replicas=replicas))
+        first = next(iter(told), None)
+        self._judge_with(
+            told_twice=None if first is None else self._on(step, rows[first], told_replicas=2 * replicas),
+            told=self._on_each(step, told, told_replicas=replicas),
+        )
         size = smaller_batch(self._report, step, rows)
         self._judge_with(smaller=self._run(global_batch_size=size) if size else None)
         # Copies fill a batch of the usual size, in case the program cuts its batch to a multiple of a number.

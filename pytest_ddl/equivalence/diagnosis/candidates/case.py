@@ -97,6 +97,8 @@ class Case(Comparison):
     told: Mapping[int, tuple[TrainingRecord, ...]] = field(default_factory=dict)
     """For each replica, a reference run on its examples and one on each of some equal parts of them, which read the
     number of replicas as the replica does."""
+    told_twice: TrainingRecord | None = None
+    """A reference run on the first replica's examples, which read twice the number of replicas."""
     smaller: TrainingRecord | None = None
     """A reference run whose global batches have as many examples as the first replica's part."""
     pairings: Mapping[Pairing, TrainingRecord] = field(default_factory=dict)
@@ -107,13 +109,14 @@ class Case(Comparison):
         """Return the case of a step, with the slices that the driver made for it."""
         slices = comparison.tolerance.slices_at(step)
         tolerance = comparison.tolerance
-        runs = (slices.replicas, slices.examples, slices.parts, slices.told, slices.smaller, slices.pairings)
+        told = (slices.told, slices.told_twice)
+        runs = (slices.replicas, slices.examples, slices.parts, *told, slices.smaller, slices.pairings)
         return cls(comparison.reference, comparison.distributed, tolerance, step, *runs)
 
     @cached_property
     def before(self) -> Case:
         """The case of the step before."""
-        return replace(self, step=self.step - 1, slices={}, examples={}, pieces={}, told={}, smaller=None, pairings={})
+        return Case(self.reference, self.distributed, self.tolerance, self.step - 1)
 
     @property
     def replicas(self) -> int:

@@ -191,9 +191,10 @@ def _terms_beside_divided(case: Case, source: Source) -> list[dict[int, Float]]:
     """Return the terms as :func:`_terms` does if the program divides other means ``D`` by the number of replicas, N.
 
     A device that reads N shows ``T + D / N`` in the excess of its parts. One that reads 1 has ``D - D / N`` more in its
-    gradient of the replica's examples, which is ``N - 1`` times what is too much in that excess.
+    gradient of the replica's examples, which is ``N - 1`` times what is too much in that excess. A term that is
+    divided twice looks like such a sum to both. One that reads 2N shows ``D / 2N`` less only if it is one.
     """
-    if sorted(case.told) != list(range(case.replicas)) or len(case.slices) != case.replicas:
+    if sorted(case.told) != list(range(case.replicas)) or len(case.slices) != case.replicas or not case.told_twice:
         return []
     close, terms = case.close(4 * case.replicas), []
     for replica, part in enumerate(source.parts):
@@ -210,6 +211,11 @@ def _terms_beside_divided(case: Case, source: Source) -> list[dict[int, Float]]:
                 for index, value in part.items()
             }
         )
+        if replica == 0:
+            twice = gradients.by_replica(case.told_twice, case.step, source.stage).get(0, {})
+            less = {index: (alone[index] - value) / (2 * (case.replicas - 1)) for index, value in part.items()}
+            if not all(index in twice and close(index, twice[index], v - less[index]) for index, v in part.items()):
+                return []
     return terms
 
 
