@@ -21,6 +21,7 @@ from pytest_ddl.cluster.cluster import Answer, Cluster, ClusterError, Fate
 from pytest_ddl.cluster.launcher import PLACE
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.cluster.protocol import RequestKind
+from pytest_ddl.cluster.warm.fitting import Server
 from pytest_ddl.hosts import link
 from pytest_ddl.hosts.remote import RemoteLauncher
 from pytest_ddl.strategies.base import topology_of
@@ -34,10 +35,10 @@ Over = Callable[..., RemoteLauncher]
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteLauncher]:
+def shared(tmp_path_factory: pytest.TempPathFactory, warm_server: Server) -> Iterator[RemoteLauncher]:
     """Return a launcher for tests that end no part of it."""
     folder = tmp_path_factory.mktemp("hosts")
-    with emulated_hosts(folder) as made, contextlib.closing(launcher_over(made, folder)) as launcher:
+    with emulated_hosts(folder) as made, contextlib.closing(launcher_over(made, folder, warm=True)) as launcher:
         yield launcher
 
 
@@ -65,8 +66,8 @@ def values(answers: list[Answer]) -> list[Any]:
     return [ship.unpack(answer.body) for answer in answers]
 
 
-def network() -> str:
-    return os.readlink("/proc/self/ns/net")
+def network(process: int | str = "self") -> str:
+    return os.readlink(f"/proc/{process}/ns/net")
 
 
 def agents(launcher: RemoteLauncher) -> list[psutil.Process]:
@@ -148,7 +149,9 @@ def test_a_rank_gets_no_variable_that_nobody_asked_for(start: Callable[[str], Cl
     assert values(call(start("multi_worker_mirrored"), lambda: PLACE in os.environ)) == [False, False]
 
 
-def test_servers_run_on_different_hosts(start: Callable[[str], Cluster], shared: RemoteLauncher) -> None:
+def test_servers_run_on_different_hosts(
+    start: Callable[[str], Cluster], shared: RemoteLauncher, warm_server: Server
+) -> None:
     cluster = start("parameter_server[processes=separate]")
 
     def step() -> None:
@@ -176,7 +179,8 @@ def test_servers_run_on_different_hosts(start: Callable[[str], Cluster], shared:
 
     assert values(call(cluster, step)) == [None]
     # The zygotes of the hosts have forked the coordinator, a worker and the parameter server, and the other worker.
-    assert [len(agent.children()[0].children()) for agent in agents(shared)] == [3, 1]
+    zygotes = {network(zygote.pid): zygote for zygote in psutil.Process(warm_server.pid).children()}
+    assert [len(zygotes[network(agent.pid)].children()) for agent in agents(shared)] == [3, 1]
 
 
 def test_output_and_failures_arrive(start: Callable[[str], Cluster]) -> None:
@@ -339,8 +343,9 @@ def test_a_module_that_only_ranks_import_is_compared(
                 call(cluster, partial(imports, "other_here"))
 
 
+@pytest.mark.usefixtures("warm_server")
 def test_a_cluster_is_not_started_over_a_broken_network(emulated: Emulated, over: Over) -> None:
-    launcher = over(emulated)
+    launcher = over(emulated, warm=True)
     with started(launcher, "multi_worker_mirrored"):
         pass
     down = ["ip", "link", "set", "eth0", "down"]
