@@ -113,6 +113,8 @@ def test_a_mistake_that_shows_after_a_known_behavior_is_the_headline():
     assert [(finding.known, finding.step) for finding in report.known] == [("keras-metrics-central-storage", 2)]
 
 
+# For each commit, tests/plugin/test_known_behaviors.py declares it, and tests/checks/test_known.py is strict.
+@pytest.mark.nightly
 def test_a_declared_cause_passes_and_strict_mode_fails():
     declared = check_training(programs.dropout, "mirrored", expect={REPEATED: "why not"}, **GIVEN)
     assert declared.passed, str(declared)
