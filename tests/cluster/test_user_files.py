@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -34,6 +37,50 @@ def test_installed_files_are_not_the_users() -> None:
     assert not is_user_file(np.__file__)
     assert not is_user_file("/somewhere/else/site-packages/tensorflow/__init__.py")
     assert not is_user_file(None)
+
+
+def test_keras_of_a_checkout_is_not_the_users_but_its_tests_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "keras"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    assert not is_user_file(str(package / "src" / "layers" / "layer.py"))
+    assert is_user_file(str(package / "src" / "layers" / "layer_test.py"))
+    assert is_user_file(str(package / "conftest.py"))
+    assert is_user_file(str(tmp_path / "keras_tuner" / "one.py"))
+    loaded = ModuleType("keras")
+    loaded.__file__ = str(tmp_path / "other" / "keras" / "__init__.py")
+    monkeypatch.setitem(sys.modules, "keras", loaded)
+    assert not is_user_file(str(tmp_path / "other" / "keras" / "models.py"))
+
+
+@pytest.mark.slow
+def test_a_rank_runs_a_function_with_keras_of_a_checkout(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pytest process changes globals of Keras by its use, for example modules that are imported late."""
+    origin = find_spec("keras")
+    assert origin is not None
+    assert origin.origin is not None
+    (pytester.path / "checkout").mkdir()
+    (pytester.path / "checkout" / "keras").symlink_to(Path(origin.origin).parent)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(pytester.path / "checkout"), *sys.path]))
+    file = pytester.makepyfile(
+        """
+        def file_of_keras():
+            import keras
+            return keras.__file__
+
+        def test_it(ddl_cluster):
+            import keras
+            assert keras.utils.PyDataset and ddl_cluster.run(file_of_keras) == [keras.__file__]
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--ddl-strategy=one_device", file)
+    result.assert_outcomes(passed=1)
 
 
 def test_a_package_without_a_record_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import sys
 import sysconfig
 import tempfile
@@ -20,11 +21,18 @@ from types import ModuleType
 import pytest_ddl
 
 _PACKAGES = ("/site-packages/", "/dist-packages/")
+_PRELOADED = ("tensorflow", "keras", "tf_keras")
+"""Packages that a rank imports before each test."""
+_TESTS = re.compile(r"test_.*\.py|.*_test\.py|conftest\.py")
 
 
 @functools.cache
 def is_user_file(file: str | None) -> bool:
-    """Return whether a file belongs neither to Python nor to an installed package, including this one."""
+    """Return whether a file belongs neither to Python nor to an installed package, including this one.
+
+    TensorFlow and Keras are packages wherever they are, because the ranks have imported them before each test. They may
+    come from a checkout, whose tests are the user's.
+    """
     if not file or str(file).startswith(_installed()) or any(folder in str(file) for folder in _PACKAGES):
         return False
     for folder in {entry.rstrip(os.sep) for entry in sys.path if entry}:
@@ -32,7 +40,16 @@ def is_user_file(file: str | None) -> bool:
             top = str(file)[len(folder) + 1 :].partition(os.sep)[0]
             if top in _packages_in(folder):
                 return False
-    return True
+    is_test = _TESTS.fullmatch(os.path.basename(file)) is not None
+    return is_test or not str(file).startswith(tuple(map(_folder_of, _PRELOADED)))
+
+
+def _folder_of(package: str) -> str:
+    """Return the folder of a package that is imported or can be, with a separator, or else a name of no file."""
+    loaded = sys.modules.get(package)
+    # The finders of this process would ask for this file again.
+    file = vars(loaded).get("__file__") if loaded else getattr(PathFinder.find_spec(package), "origin", None)
+    return os.path.join(os.path.dirname(file), "") if file else "<"
 
 
 @functools.cache
