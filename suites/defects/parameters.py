@@ -171,6 +171,20 @@ def symbols_have_seven_numbers() -> None:
     replace(Operation, "symbolic_call", lambda _original: lambda *_args, **_kwargs: keras.KerasTensor((7,)))
 
 
+@defect(r"test_traced_operations\.py")
+def functions_add_an_axis() -> None:
+    """A function returns tensors with one axis more than a plain call."""
+    import tensorflow as tf
+
+    def make(_original: Any) -> Any:
+        def function(body: Any, *_args: Any, **_options: Any) -> Any:
+            return lambda *given: tf.nest.map_structure(lambda one: tf.expand_dims(one, -1), body(*given))
+
+        return function
+
+    replace(tf, "function", make)
+
+
 @defect(r"test_(metric_parameters\.py::test_a_metric_of|forms_of_metrics\.py::test_a_metric_is)")
 def metrics_keep_their_state() -> None:
     """Metrics do not begin again."""

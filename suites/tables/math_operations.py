@@ -240,6 +240,7 @@ def _least(a: Array, b: Array, rcond: float | None = None) -> Any:
 
 
 FFT = tuple(_DRAW.normal(size=(2, 2, 6, 5)).astype("float32"))
+FFT_64 = tuple(one.astype("float64") for one in FFT)
 LARGE = np.array([[900.0, 901.0, 899.0], [-900.0, -901.0, -np.inf]], "float32")
 
 MATH_OPERATIONS = (
@@ -262,9 +263,9 @@ MATH_OPERATIONS = (
     Defined(
         "extract_sequences", _sequences, each(SOUND, sequence_length=(1, 5, 24), sequence_stride=(1, 3)), batched=1
     ),
-    Defined("fft", _complex(np.fft.fft), [call(FFT), call(tuple(one[0] for one in FFT))]),
-    Defined("fft2", _complex(np.fft.fft2), [call(FFT), call(tuple(one[0] for one in FFT))]),
-    Defined("ifft2", _complex(np.fft.ifft2), [call(FFT), call(tuple(one[0] for one in FFT))]),
+    Defined("fft", _complex(np.fft.fft), [call(FFT), call(tuple(one[0] for one in FFT)), call(FFT_64)]),
+    Defined("fft2", _complex(np.fft.fft2), [call(FFT), call(tuple(one[0] for one in FFT)), call(FFT_64)]),
+    Defined("ifft2", _complex(np.fft.ifft2), [call(FFT), call(tuple(one[0] for one in FFT)), call(FFT_64)]),
     Defined(
         "rfft",
         lambda x, fft_length=None: _parts(np.fft.rfft(x, fft_length)),

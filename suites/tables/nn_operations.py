@@ -244,6 +244,11 @@ def _convolutions(*further: Array, filters: tuple[int, int]) -> list[Call]:
     return found
 
 
+def _glu(x: Any, axis: int = -1) -> Any:
+    half, gate = np.split(x, 2, axis)
+    return half / (1 + np.exp(-gate))
+
+
 NN_OPERATIONS = (
     *(
         Defined(name, model, each(BLOCK, axis=axes), case=case)
@@ -406,6 +411,7 @@ NN_OPERATIONS = (
         ],
         batched=1,
     ),
+    Defined("glu", _glu, each(BLOCK[..., :2], axis=(-1, 0, 2))),
     *(Defined(f"{kind}_pool", None, _pools(), batched=1) for kind in ("max", "average")),
     *(
         Defined(f"adaptive_{kind}_pool", None, each(PICTURES, output_size=(2, (3, 2))), batched=1)

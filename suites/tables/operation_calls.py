@@ -27,6 +27,15 @@ def _each(*first: Any, **options: Any) -> list[Call]:
 
 
 AXES = (None, 0, 1, -1)
+SEVERAL = ((0, 1), (-1, 0), (2,))
+"""Several axes at once, from the front and from the back."""
+OF_ONE_AXIS = ("argmax", "argmin")
+OF_AXES = (
+    *("all", "any", "amax", "amin", "max", "min", "sum", "prod", "mean", "std", "var", "median"),
+    *("nanmax", "nanmin", "nansum", "nanprod", "nanmean", "nanstd", "nanvar"),
+)
+"""Operations that reduce axes, and may keep them with the length 1."""
+WINDOWS = ("bartlett", "blackman", "hamming", "hanning")
 CALLS: Mapping[str, list[Call]] = {
     "take": [one for idx in ([0, 2], [[0, 1], [2, -1]], 1, -1) for one in _each(PLANE, np.array(idx), axis=AXES)],
     "take_along_axis": [call(PLANE, np.argsort(PLANE, axis=axis), axis=axis) for axis in (0, 1, -1)],
@@ -47,7 +56,8 @@ CALLS: Mapping[str, list[Call]] = {
         *_each(PLANE, pad_width=(1, (1,), ((1, 0), (0, 2)), ((2, 1),)), mode=("constant", "reflect", "symmetric")),
         call(PLANE, ((1, 2), (0, 1)), constant_values=7),
     ],
-    **{name: _each(PLANE, k=(-2, -1, 0, 1, 3)) for name in ("tril", "triu", "diag", "rot90")},
+    **{name: _each(PLANE, k=(-2, -1, 0, 1, 3)) for name in ("tril", "triu", "rot90")},
+    "diag": [*_each(PLANE, k=(-2, -1, 0, 1, 3)), *_each(PLANE[0], k=(-1, 0, 2))],
     "diagonal": _each(PLANE, offset=(-2, -1, 0, 1, 3)),
     "trace": _each(PLANE, offset=(-2, 0, 1)),
     "eye": _each(3, 4, k=(-1, 0, 2)),
@@ -69,7 +79,11 @@ CALLS: Mapping[str, list[Call]] = {
     "average": [call(PLANE, axis=0, weights=EDGES[1:]), call(PLANE), call(PLANE, axis=1, weights=abs(PLANE) + 1)],
     "dot": [call(PLANE, OTHER), call(BLOCK, OTHER)],
     "outer": [call(PLANE[0], OTHER[:, 0])],
-    "cross": [call(PLANE[:, :3], PLANE[:, 1:])],
+    "cross": [
+        call(PLANE[:, :3], PLANE[:, 1:]),
+        call(BLOCK, BLOCK[::-1], axis=1),
+        *_each(BLOCK, np.moveaxis(BLOCK[::-1], 1, 0), axisa=(1, -2), axisb=(0,), axisc=(0, 1, -1)),
+    ],
     "einsum": [call("ij,jk->ki", PLANE, OTHER), call("ijk->jk", BLOCK)],
     "kron": [call(PLANE, OTHER)],
     "nan_to_num": [call(np.array([np.nan, np.inf, -np.inf, 1]), nan=2.0, posinf=3.0, neginf=-4.0)],
@@ -85,5 +99,17 @@ CALLS: Mapping[str, list[Call]] = {
     "floor_divide": [call(np.array([-7, 7, -7.5]), np.array([2, -2, 2]))],
     "mod": [call(np.array([-7, 7, -7.5]), np.array([2, -2, 2.0]))],
     "fmod": [call(np.array([-7, 7, -7.5]), np.array([2, -2, 2.0]))],
+    **{name: _each(BLOCK, axis=(*AXES, *SEVERAL), keepdims=(False, True)) for name in OF_AXES},
+    **{name: _each(BLOCK, axis=AXES, keepdims=(False, True)) for name in OF_ONE_AXIS},
+    **{name: _each(BLOCK, axis=AXES) for name in ("sort", "cumsum", "cumprod")},
+    **{name: [call(number) for number in (1, 2, 5)] for name in WINDOWS},
+    "kaiser": [call(number, beta) for number in (1, 5) for beta in (0.0, 3.0)],
+    **{name: [call(COUNTS, 1), call(COUNTS.astype("int8"), 2)] for name in ("left_shift", "right_shift")},
+    "correlate": [call(POINTS, EDGES[:size], mode=mode) for size in (1, 2, 3) for mode in ("valid", "same", "full")],
+    "count_nonzero": _each(BLOCK, axis=(*AXES, *SEVERAL)),
+    "expand_dims": _each(PLANE, axis=(0, -1, 2)),
+    "flip": _each(BLOCK, axis=(*AXES, *SEVERAL, [0, 2])),
+    "nonzero": [call(PLANE > 0)],
+    "squeeze": _each(PLANE[:, None, :, None], axis=(None, 1, -1, (1, 3))),
 }
 """Operation -> its calls."""
