@@ -1,4 +1,4 @@
-"""Read ``backend_differences.toml``: where the backends are known to differ, and why."""
+"""Read ``differences.toml``: where the backends are known to differ, and why."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def _silent(monkeypatch: pytest.MonkeyPatch, deadline: float) -> None:
         return start(["cat"], **{**options, "stdout": subprocess.PIPE})
 
     monkeypatch.setattr(numpy_backend.subprocess, "Popen", popen)
-    monkeypatch.setattr(numpy_backend, "DEADLINE", deadline)
+    monkeypatch.setattr(numpy_backend, "IMPORT_DEADLINE", deadline)
 
 
 def test_a_process_without_an_answer_is_ended(monkeypatch):
