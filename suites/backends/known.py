@@ -50,10 +50,11 @@ def differences() -> list[Difference]:
         Difference(**{name: tuple(one) if isinstance(one, list) else one for name, one in row.items()})
         for row in _read()["difference"]
     ]
-    return [one for one in found if _holds(one.keras)]
+    return [one for one in found if holds(one.keras)]
 
 
-def _holds(versions: str) -> bool:
+def holds(versions: str) -> bool:
+    """Return whether the installed Keras is in a range of versions."""
     return SpecifierSet(versions).contains(version_of("keras") or "0", prereleases=True)
 
 
@@ -62,7 +63,7 @@ def not_compared() -> dict[str, str]:
     return {
         name: row["reason"]
         for row in _read()["not_compared"]
-        if _holds(row.get("keras", ""))
+        if holds(row.get("keras", ""))
         for name in row["operations"]
     }
 

@@ -281,6 +281,17 @@ def dense_layers_tell_one_unit_more() -> None:
     replace(keras.layers.Dense, "compute_output_shape", make)
 
 
+@defect(r"test_told_lookups\.py::test_what_is_told")
+def lookups_tell_one_code_more() -> None:
+    """Lookups state a shape with one code more than they give."""
+    import keras
+
+    def make(original: Any) -> Any:
+        return lambda self, shape: (*original(self, shape)[:-1], 99)
+
+    replace(keras.layers.IntegerLookup, "compute_output_shape", make)
+
+
 @defect(r"test_every_image\.py::test_a_layer_changes_images")
 def all_images_have_one_brightness() -> None:
     """RandomBrightness adds the same number to all images of a batch."""
