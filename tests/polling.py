@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -26,3 +28,10 @@ def wait_until(condition: Callable[[], T], what: str = "", seconds: float = 90.0
         assert time.monotonic() < deadline, what or f"not within {seconds:.0f} s"
         pause()
     return found
+
+
+def runs(pid: int) -> bool:
+    """Return whether a process has not ended. One that nobody has waited for has ended, too."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False

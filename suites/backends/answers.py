@@ -1,4 +1,4 @@
-"""What a call gives, as plain data that can be sent and compared: arrays in their structure, or the exception."""
+"""Turn the result of a call into plain data for another process: arrays in their structure, or the exception."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Answer:
     error: str = ""
     """Type of the exception, or nothing."""
     text: str = ""
-    """What the exception says, for messages only."""
+    """Text of the exception, for messages only."""
 
     @property
     def lacks(self) -> bool:
@@ -46,6 +46,5 @@ def plain(tree: Any) -> Any:
         import tensorflow as tf
 
         tree = tf.sparse.to_dense(tf.sparse.reorder(tree))
-    return np.asarray(
-        tree.numpy() if hasattr(tree, "numpy") else tree
-    )  # NumPy cannot convert a bfloat16 tensor of rank 0
+    # NumPy cannot convert a bfloat16 tensor of rank 0.
+    return np.asarray(tree.numpy() if hasattr(tree, "numpy") else tree)

@@ -1,4 +1,4 @@
-"""Say what differs between two answers, and between an answer and what a model is told of it before."""
+"""Describe the difference of two answers, or of an answer and the symbolic result that a model has in its place."""
 
 from __future__ import annotations
 
@@ -67,16 +67,20 @@ def _of_arrays(found: Any, wanted: Any, precision: float) -> tuple[str, str]:
     return "value", f"{one[at]} instead of {other[at]} at {[int(place) for place in at]}"
 
 
+def fits(stated: Any, real: Any) -> bool:
+    """Return whether each length of a symbolic shape is that of the result, or not known."""
+    return len(stated) == len(real) and all(one in (None, other) for one, other in zip(stated, real, strict=True))
+
+
 def told(shown: Any, real: Any) -> tuple[str, str]:
-    """Return what of a symbolic result is not true of the real one. A length may be unknown."""
+    """Return the kind of difference of a symbolic result and the real one, and its description, or two empty texts."""
     one, other = leaves(shown), leaves(real)
     if len(one) != len(other):
         return "told structure", f"told {len(one)} parts, are {len(other)}"
     for first, second in zip(one, other, strict=True):
         if not hasattr(first, "shape") or not isinstance(second, np.ndarray):
             continue
-        pairs = zip(first.shape, second.shape, strict=False)
-        if len(first.shape) != second.ndim or any(length not in (None, real) for length, real in pairs):
+        if not fits(first.shape, second.shape):
             return "told shape", f"told {tuple(first.shape)}, is {second.shape}"
         if first.dtype != second.dtype.name:
             return "told dtype", f"told {first.dtype}, is {second.dtype.name}"

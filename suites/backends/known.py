@@ -1,4 +1,4 @@
-"""Read ``differences.toml``: where the backends are known to differ, and why."""
+"""Read ``differences.toml``: the known differences of the backends, each with its reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Difference:
     """A difference between answers that is explained."""
 
     what: str
-    """What differs, as ``differences.py`` names it."""
+    """Kind of difference, as ``differences.py`` names it."""
     operations: tuple[str, ...]
     when: tuple[str, ...]
     """Marks of a call, of which one is enough. A mark of several parts needs all of them."""

@@ -87,7 +87,7 @@ def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def before(one: Generated, answer: Answer) -> tuple[str, str]:
-    """Return what a model is told wrongly of a result."""
+    """Return the difference of the symbolic result of a call and its answer, as :func:`told` does."""
     import keras
 
     if answer.error or not any(isinstance(leaf, np.ndarray) for leaf in leaves([*one.given, one.options])):

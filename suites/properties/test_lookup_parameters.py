@@ -11,6 +11,7 @@ import pytest
 
 from suites.parameters.replicas import on_replicas
 from suites.parameters.spaces import Arguments, Space, Wrong, find
+from suites.tables.data_layers import INTEGERS, RANGES, STRINGS, TEXT
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -18,104 +19,6 @@ WORDS = [["one", "two", "of"], ["far", "one", ""]]
 NUMBERS = [[1, 2, 9], [5, 1, 0]]
 TEXTS = ["One two, two!", "two far of one"]
 VALUES = [[-1.0, 0.5, 2.0], [0.25, 9.0, 1.0]]
-_MODES = {"output_mode": ("int", "one_hot", "multi_hot", "count", "tf_idf")}
-_COUNTED = {"pad_to_max_tokens": (False, True), "max_tokens": (None, 6), "sparse": (False, True), **_MODES}
-_SALTED = {"num_oov_indices": (1, 2, 0), "salt": (None, 7)}
-
-
-def _goes(case: Arguments) -> bool:
-    """Return whether options go together; only some of them are given while cases are chosen."""
-
-    def has(name: str) -> bool:
-        return name in case
-
-    counts = case.get("output_mode", "count") != "int"
-    wrong = (
-        # Codes are numbers, of words only: the other way needs both.
-        (case.get("invert") and has("output_mode") and counts)
-        or (case.get("invert") and case.get("num_oov_indices", 1) != 1)
-        or (case.get("invert") and (case.get("sparse") or case.get("pad_to_max_tokens") or case.get("salt")))
-        or (case.get("sparse") and not counts)
-        or (case.get("pad_to_max_tokens") and (not counts or (has("max_tokens") and case["max_tokens"] is None)))
-        or (
-            has("idf_weights")
-            and has("output_mode")
-            and (case["idf_weights"] is None) == (case["output_mode"] == "tf_idf")
-        )
-        or (case.get("idf_weights") and case.get("invert"))
-        or (case.get("idf_weights") and has("vocabulary") and len(case["idf_weights"]) != len(case["vocabulary"]))
-        or (case.get("num_oov_indices") == 0)  # the words that nobody knows are then refused
-        or (case.get("vocabulary_dtype") == "int32")
-        or (case.get("salt") and case.get("oov_method", "farmhash") != "farmhash")
-        or (case.get("sparse") and case.get("output_mode") == "tf_idf")  # test_options_that_fail.py has these
-        or (case.get("output_sequence_length") and counts)
-        or (case.get("output_sequence_length") and case.get("ragged"))
-        or (case.get("ragged") and counts)
-        or (case.get("split", "") is None and case.get("ngrams"))
-        or (
-            has("bin_boundaries") and has("num_bins") and (case["bin_boundaries"] is None) == (case["num_bins"] is None)
-        )
-    )
-    return not wrong
-
-
-STRINGS = Space(
-    "layers.StringLookup",
-    {
-        **_COUNTED,
-        **_SALTED,
-        "mask_token": (None, ""),
-        "oov_token": ("[UNK]", "?"),
-        "vocabulary": (["one", "two"], ["two", "of", "one"]),
-        "idf_weights": (None, [0.5, 2.0], [1.0, 0.25, 3.0]),
-        "invert": (False, True),
-        "encoding": ("utf-8", "utf-16"),
-    },
-    allowed=_goes,
-)
-INTEGERS = Space(
-    "layers.IntegerLookup",
-    {
-        **_COUNTED,
-        **_SALTED,
-        "mask_token": (None, 0),
-        "oov_token": (-1, -5),
-        "vocabulary": ([1, 2], [2, 5, 1]),
-        "vocabulary_dtype": ("int64", "int32"),
-        "idf_weights": (None, [0.5, 2.0], [1.0, 0.25, 3.0]),
-        "invert": (False, True),
-        "oov_method": ("floormod", "farmhash"),
-    },
-    allowed=_goes,
-)
-TEXT = Space(
-    "layers.TextVectorization",
-    {
-        **_COUNTED,
-        "output_mode": ("int", "multi_hot", "count", "tf_idf"),
-        "standardize": ("lower_and_strip_punctuation", "lower", None),
-        "split": ("whitespace", "character", None),
-        "ngrams": (None, 2),
-        "output_sequence_length": (None, 3),
-        "vocabulary": (["one", "two"], ["two", "of", "one"]),
-        "idf_weights": (None, [0.5, 2.0], [1.0, 0.25, 3.0]),
-        "ragged": (False, True),
-        "encoding": ("utf-8", "utf-16"),
-    },
-    allowed=_goes,
-)
-RANGES = Space(
-    "layers.Discretization",
-    {
-        "bin_boundaries": (None, [0.0, 1.0], [0.5]),
-        "num_bins": (None, 3),
-        "epsilon": (0.01, 0.5),
-        "output_mode": ("int", "one_hot", "multi_hot", "count"),
-        "sparse": (False, True),
-        "dtype": (None, "float32"),
-    },
-    allowed=_goes,
-)
 LOOKED_UP: Mapping[Space, Sequence[Any]] = {STRINGS: WORDS, INTEGERS: NUMBERS, TEXT: TEXTS, RANGES: VALUES}
 BOTH = ("one_device", "mirrored")
 SPACES = dict.fromkeys(LOOKED_UP, BOTH)

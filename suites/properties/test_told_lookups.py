@@ -1,4 +1,4 @@
-"""Ask layers that look data up what they will give: models, shapes, datasets and functions are told what is true."""
+"""Compare the results of layers that look data up with their symbolic results, and with datasets and functions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from suites.backends.answers import plain
+from suites.backends.differences import fits
 from suites.parameters.spaces import Space, Wrong
-from suites.tables.data_layers import SPACES, cases, example, known, marks, programs, shapes
+from suites.tables.data_layers import LAYERS, cases, example, known, marks, programs, shapes
 
 pytestmark = [
     pytest.mark.ddl(strategies=["one_device"], keras="keras"),
@@ -28,13 +29,8 @@ def dense(x: Any) -> Any:
     return x.to_tensor(-1) if isinstance(x, tf.RaggedTensor) else x
 
 
-def fits(told: Any, real: Any) -> bool:
-    """Return whether a shape that may have unknown lengths is that of a result."""
-    return len(told) == len(real) and all(one in (None, other) for one, other in zip(told, real, strict=True))
-
-
 def of_models(space: Space, case: Mapping[str, Any], given: Any, real: Any) -> Iterator[Found]:
-    """Yield what a model is told wrongly of a result, whether it knows the size of the batch or not."""
+    """Yield the differences of symbolic results, for a batch of a known and of an unknown size."""
     import keras
     import tensorflow as tf
 
@@ -56,7 +52,7 @@ def of_models(space: Space, case: Mapping[str, Any], given: Any, real: Any) -> I
 
 
 def of_shapes(space: Space, case: Mapping[str, Any], given: Any, real: Any) -> Iterator[Found]:
-    """Yield what a layer tells wrongly of a shape. The shape may be a list."""
+    """Yield the differences of compute_output_shape, for shapes that are tuples or lists."""
     for form in (tuple, list):
         what = f"the shape of a {form.__name__}"
         shape = [form(one.shape) for one in given] if isinstance(given, tuple) else form(given.shape)
@@ -70,7 +66,7 @@ def of_shapes(space: Space, case: Mapping[str, Any], given: Any, real: Any) -> I
 
 
 def in_graphs(space: Space, case: Mapping[str, Any], given: Any, real: Any) -> Iterator[Found]:
-    """Yield what a dataset and a function with a batch of unknown size give otherwise."""
+    """Yield the differences of the results in a dataset, and in a function with a batch of unknown size."""
     import tensorflow as tf
 
     tensors, layer = tf.nest.map_structure(tf.constant, given), space.make(dict(case))
@@ -93,7 +89,7 @@ QUESTIONS = {"models": of_models, "shapes": of_shapes, "graphs": in_graphs}
 
 
 def differences(question: str, space: Space) -> Iterator[tuple[Any, frozenset[str], Found]]:
-    """Yield each answer that is not true: the call, its marks, and what differs."""
+    """Yield each difference: the call, its marks, and the kind of difference with its description."""
     import tensorflow as tf
 
     for case in cases(space):
@@ -105,9 +101,9 @@ def differences(question: str, space: Space) -> Iterator[tuple[Any, frozenset[st
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-@pytest.mark.parametrize("space", SPACES, ids=lambda space: space.name)
+@pytest.mark.parametrize("space", LAYERS, ids=lambda space: space.name)
 def test_what_is_told_is_what_is_given(space, question, ddl_strategy):
-    """What a table names as a known defect is asked below."""
+    """The test below has the known defects of the table."""
     wrong, rows = Wrong(), known()
     for call, properties, (what, how) in differences(question, space):
         if not any(row.explains(space.name, what, properties) for row in rows):
@@ -122,7 +118,7 @@ def test_a_known_difference(program, ddl_strategy):
     wrong, rows = Wrong(), [row for row in known() if row.program == program]
     if not rows:
         pytest.skip("no row holds for this version")
-    for space in (space for space in SPACES if any(space.name in row.operations for row in rows)):
+    for space in (space for space in LAYERS if any(space.name in row.operations for row in rows)):
         every = (one for question in QUESTIONS for one in differences(question, space))
         explained = (one for one in every if any(row.explains(space.name, one[2][0], one[1]) for row in rows))
         for call, _marks, (what, how) in itertools.islice(explained, 1):

@@ -1,7 +1,7 @@
-"""Show that a model is told that codes of words are float32, and they are int64.
+"""Show that the symbolic result of codes of words is float32, and the real one int64.
 
 Expected:
-The type that a model is told is the type of the result.
+Both have one type.
 """
 
 import sys
@@ -13,4 +13,4 @@ layer = keras.layers.StringLookup(vocabulary=["one", "two"], output_mode="multi_
 told = layer(keras.Input((2,), dtype="string")).dtype
 given = layer(tf.constant([["one", "two"]])).dtype.name
 if told != given:
-    sys.exit(f"a model is told {told}, and the result is {given}")
+    sys.exit(f"the symbolic result is {told}, and the real one {given}")

@@ -1,7 +1,7 @@
-"""Show that ops.reciprocal and ops.normalize tell float32 for float16.
+"""Show that the symbolic results of ops.reciprocal and ops.normalize are float32 for float16.
 
 Expected:
-Both tell float16, which they return.
+Both are float16, as the real results are.
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""Show that a model is told that StringLookup(invert=True) gives numbers.
+"""Show that the symbolic result of StringLookup(invert=True) is an integer.
 
 Expected:
-It gives words, so a model is told the type string.
+The layer gives words, so the type is string.
 """
 
 import sys
@@ -11,4 +11,4 @@ import keras
 layer = keras.layers.StringLookup(vocabulary=["one", "two"], invert=True)
 told = layer(keras.Input((2,), dtype="int64")).dtype
 if told != "string":
-    sys.exit(f"a model is told {told}, and the result is words")
+    sys.exit(f"the symbolic result is {told}, and the real one has words")

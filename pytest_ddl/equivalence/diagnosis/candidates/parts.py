@@ -188,11 +188,11 @@ def _terms(case: Case, source: Source) -> list[dict[int, Float]]:
 
 
 def _terms_beside_divided(case: Case, source: Source) -> list[dict[int, Float]]:
-    """Return the terms as :func:`_terms` does if the program divides other means ``D`` by the number of replicas, N.
+    """Return the terms ``T`` of :func:`_terms` beside other means ``D``, which the program divides by N.
 
-    A device that reads N shows ``T + D / N`` in the excess of its parts. One that reads 1 has ``D - D / N`` more in its
-    gradient of the replica's examples, which is ``N - 1`` times what is too much in that excess. A term that is
-    divided twice looks like such a sum to both. One that reads 2N shows ``D / 2N`` less only if it is one.
+    N is the number of replicas. A device that reads N has ``T + D / N`` in the excess of its parts. A device that reads
+    1 has ``D - D / N`` more in its gradient of the replica's examples, which is ``N - 1`` times the surplus. A term
+    that is divided twice looks the same to both. A device that reads 2N decides: ``D / 2N`` less is divided once.
     """
     if sorted(case.told) != list(range(case.replicas)) or len(case.slices) != case.replicas or not case.told_twice:
         return []
