@@ -356,7 +356,8 @@ def judged_with_slices(
             for replica, each in told_to_recompute(report, step, rows).items()
         }
         if told:
-            twice = train(right, 1, only=Slice(0, replicas, step, rows[0], 2 * replicas))
+            read = 2 * replicas
+            twice = {i: train(right, 1, only=Slice(i, replicas, step, rows[i], read)) for i in told}
             report = judge(reference, distributed, slices=replace(slices, told=told, told_twice=twice), **settings)
     return report
 

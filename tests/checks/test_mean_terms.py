@@ -44,6 +44,14 @@ def divided_twice(weights: Gradient, batch: Batch) -> Gradient:
     return added([_mean(weights, batch, 1)], 1.0 / batch.replicas**2)
 
 
+def divided_three_times(weights: Gradient, batch: Batch) -> Gradient:
+    return added([_mean(weights, batch, 1)], 1.0 / batch.replicas**3)
+
+
+def penalty_divided_twice(weights: Gradient, batch: Batch) -> Gradient:
+    return added([weights], 1.0 / batch.replicas**2)
+
+
 def found(computed: Any, replicas: int, rule: str = "SGD") -> Finding:
     way = Way(computed=computed, rule=rule)
     return judged_with_slices(way, way, replicas, checks=["STEP-EQ"]).findings[0]
@@ -60,8 +68,21 @@ def test_a_term_that_is_not_divided_is_named(terms: tuple[Any, ...], replicas: i
 
 @pytest.mark.parametrize("replicas", [2, 4])
 @pytest.mark.parametrize("terms", [(divided_twice,), (divided_twice, divided)], ids=["alone", "beside another"])
-def test_a_term_that_is_divided_twice_is_not_called_too_large(terms: tuple[Any, ...], replicas: int) -> None:
-    assert found(_with(*terms), replicas).cause != "gradient-scaled-by-replica-count"
+def test_a_term_that_is_divided_twice_is_named(terms: tuple[Any, ...], replicas: int) -> None:
+    finding = found(_with(*terms), replicas)
+    assert (finding.cause, finding.exact) == ("gradient-scaled-by-inverse-replica-count", True), finding
+    assert f"it is {replicas} times too small" in (finding.evidence or "")
+    assert SPECIAL["divided-term"].text in str(finding.fix)
+
+
+def test_a_term_that_is_divided_three_times_has_its_size() -> None:
+    finding = found(_with(divided_three_times), 2)
+    assert finding.cause == "gradient-scaled-by-inverse-replica-count", finding
+    assert "it is 4 times too small" in (finding.evidence or "")
+
+
+def test_a_penalty_that_is_divided_twice_is_no_term_of_the_examples() -> None:
+    assert found(_with(penalty_divided_twice), 2).fix != SPECIAL["divided-term"]
 
 
 def test_a_penalty_is_no_term_of_the_examples() -> None:

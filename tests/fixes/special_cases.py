@@ -105,6 +105,33 @@ CASES = (
         cause="gradient-scaled-by-replica-count",
     ),
     Case(
+        "divided-term",
+        LOOP,
+        "after_loss",
+        "loss += tf.reduce_mean(term_per_example) / strategy.num_replicas_in_sync**2",
+        given={"inside": "term_per_example = tf.abs(prediction)[:, 0]"},
+        cause="gradient-scaled-by-inverse-replica-count",
+    ),
+    Case(
+        "divided-term",
+        FIT,
+        "term",
+        "self.add_loss(term / strategy.num_replicas_in_sync)",
+        Form.FIT,
+        given={
+            "layers": """
+            class Term(keras.layers.Layer):
+                def call(self, x):
+                    term = keras.ops.mean(keras.ops.square(x))
+                    <term>
+                    return x
+
+            return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), Term(), keras.layers.Dense(1)])
+            """,
+        },
+        cause="gradient-scaled-by-inverse-replica-count",
+    ),
+    Case(
         "share-with-decay",
         MODULE,
         "shared",

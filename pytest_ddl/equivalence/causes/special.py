@@ -82,6 +82,12 @@ SPECIAL: Mapping[str, Fix] = {
         "One term of the loss is a mean over the replica's examples. Divide it by the global batch size too.",
         "loss += tf.nn.compute_average_loss(term_per_example, global_batch_size=global_batch_size)",
     ),
+    "divided-term": Fix(
+        "One term of the loss is divided by the number of replicas too often. Divide it once: fit of Keras already "
+        "divides the whole loss, with the terms of add_loss, and a loop divides each term itself.",
+        "loss += tf.nn.compute_average_loss(term_per_example, global_batch_size=global_batch_size)",
+        {Form.FIT: Fix("Do not divide this term: fit of Keras divides the whole loss.", "self.add_loss(term)")},
+    ),
     "shared-decision": Fix(
         "If a replica skips or zeroes its gradient, decide on a value that is the same on all replicas: add up the "
         "loss or the gradients first, then test them.",

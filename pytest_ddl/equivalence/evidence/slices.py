@@ -39,8 +39,8 @@ class Slices:
     told: Mapping[int, tuple[TrainingRecord, ...]] = field(default_factory=dict)
     """Replica -> a run on its examples, and one on each of some equal parts of them. The device of these runs reads the
     number of replicas from its strategy, as a replica does."""
-    told_twice: TrainingRecord | None = None
-    """A run on the first replica's examples whose device reads twice the number of replicas."""
+    told_twice: Mapping[int, TrainingRecord] = field(default_factory=dict)
+    """Replica -> a run on its examples whose device reads twice the number of replicas."""
     smaller: TrainingRecord | None = None
     """A run whose global batches have as many examples as the first replica's part."""
     uneven: Mapping[int, TrainingRecord] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Slices:
             },
             parts={replica: tuple(map(change, runs)) for replica, runs in self.parts.items()},
             told={replica: tuple(map(change, runs)) for replica, runs in self.told.items()},
-            told_twice=self.told_twice and change(self.told_twice),
+            told_twice={replica: change(run) for replica, run in self.told_twice.items()},
             smaller=self.smaller and change(self.smaller),
             uneven={replica: change(run) for replica, run in self.uneven.items()},
             equal=self.equal and change(self.equal),

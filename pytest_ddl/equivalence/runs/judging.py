@@ -109,9 +109,8 @@ class Judging:
         self._judge_with(parts=self._on_each(step, parts_to_recompute(self._report, step, rows)))
         replicas = self._runs.distributed.num_replicas
         told = told_to_recompute(self._report, step, rows)
-        first = next(iter(told), None)
         self._judge_with(
-            told_twice=None if first is None else self._on(step, rows[first], told_replicas=2 * replicas),
+            told_twice={replica: self._on(step, rows[replica], told_replicas=2 * replicas) for replica in told},
             told=self._on_each(step, told, told_replicas=replicas),
         )
         size = smaller_batch(self._report, step, rows)

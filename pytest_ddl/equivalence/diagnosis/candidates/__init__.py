@@ -17,6 +17,7 @@ from pytest_ddl.equivalence.diagnosis.candidates import (
     patterns,
     reduced,
     scaling,
+    terms,
     values,
 )
 from pytest_ddl.equivalence.diagnosis.candidates.case import Candidate
@@ -64,7 +65,8 @@ CANDIDATES: list[Candidate] = [
     scaling.scaled_sum,
     scaling.scaled_variables,
     parts.normalised_by_its_part,
-    parts.mean_term,
+    terms.mean_term,
+    terms.divided_too_often,
     parts.shares_of_some,
     reduced.reduced_otherwise,
     parts.coupled,

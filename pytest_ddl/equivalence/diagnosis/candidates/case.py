@@ -97,8 +97,8 @@ class Case(Comparison):
     told: Mapping[int, tuple[TrainingRecord, ...]] = field(default_factory=dict)
     """For each replica, a reference run on its examples and one on each of some equal parts of them, which read the
     number of replicas as the replica does."""
-    told_twice: TrainingRecord | None = None
-    """A reference run on the first replica's examples, which read twice the number of replicas."""
+    told_twice: Mapping[int, TrainingRecord] = field(default_factory=dict)
+    """For each replica, a reference run on its examples, which read twice the number of replicas."""
     smaller: TrainingRecord | None = None
     """A reference run whose global batches have as many examples as the first replica's part."""
     pairings: Mapping[Pairing, TrainingRecord] = field(default_factory=dict)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Source, reproduces
 from pytest_ddl.equivalence.diagnosis.candidates.data import counted_another_number_of_times
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
@@ -17,10 +16,18 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     factors_alone,
     is_one,
     random_sources,
+    tells,
+)
+from pytest_ddl.equivalence.diagnosis.candidates.terms import (
+    INVERSE,
+    SCALED,
+    are_alike,
+    divided_too_often,
+    mean_term,
+    terms_of,
 )
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import (
-    Float,
     all_finite,
     coefficient,
     difference,
@@ -35,7 +42,6 @@ from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
 
 MASKED = "masked-loss-normalised-per-replica"
-SCALED, INVERSE = "gradient-scaled-by-replica-count", "gradient-scaled-by-inverse-replica-count"
 _ABOUT = 0.25
 """Largest relative distance from the number of replicas of a ratio that is called about this number."""
 
@@ -140,90 +146,6 @@ def normalised_by_its_part(case: Case) -> Fit | None:
     )
 
 
-def mean_term(case: Case) -> Fit | None:
-    """Test for a term of the loss that each replica averages over its own examples, beside terms that are right.
-
-    The sum of the terms of all replicas is the factor ``N / (N - 1)`` times the excess of the replicas' gradients over
-    that of one device. A term that is equal on all replicas does not depend on the examples: a penalty.
-    """
-    source = case.computed
-    terms = _terms(case, source) if source is not None else []
-    if source is None or not terms:
-        return None
-    number, close = case.replicas, case.close(4 * case.replicas)
-    summed, present = combined(source, [1.0] * number), False
-    for index, own in source.own.items():
-        whole = np.sum([term[index] for term in terms if index in term], axis=0)
-        if index not in summed or not close(index, whole * (number - 1) / number, summed[index] - own):
-            return None
-        present = present or not close(index, whole, np.zeros_like(own))
-    if not present or _are_alike(case, terms):
-        return None
-    return Fit(
-        SCALED,
-        "one device that trains on equal parts of each replica's examples shows a term of the loss that every part of "
-        f"a batch counts in full: it is {number} times too large",
-        fix=SPECIAL["mean-term"],
-    )
-
-
-def _terms(case: Case, source: Source) -> list[dict[int, Float]]:
-    """Return for each replica the gradient of those terms of the loss that each part of a batch counts in full.
-
-    Parts ``p`` of equal size give ``sum(T(p)) = parts * T(all)`` for a mean ``T``, and the sum of all other terms is
-    the same. So the excess of their gradients over the replica's is ``parts - 1`` times that of ``T``.
-    """
-    if not _tells(case, source):
-        return []
-    if len(case.pieces) != case.replicas:
-        return _terms_beside_divided(case, source)
-    terms = []
-    for part, replica in zip(source.parts, sorted(case.pieces), strict=True):
-        runs = case.pieces[replica]
-        pieces = [gradients.by_replica(run, case.step, source.stage).get(0, {}) for run in runs]
-        if len(pieces) < 2 or not all(set(part) <= set(piece) for piece in pieces):
-            return []
-        terms.append({i: (np.sum([piece[i] for piece in pieces], axis=0) - part[i]) / (len(pieces) - 1) for i in part})
-    return terms
-
-
-def _terms_beside_divided(case: Case, source: Source) -> list[dict[int, Float]]:
-    """Return the terms ``T`` of :func:`_terms` beside other means ``D``, which the program divides by N.
-
-    N is the number of replicas. A device that reads N has ``T + D / N`` in the excess of its parts. A device that reads
-    1 has ``D - D / N`` more in its gradient of the replica's examples, which is ``N - 1`` times the surplus. A term
-    that is divided twice looks the same to both. A device that reads 2N decides: ``D / 2N`` less is divided once.
-    """
-    if sorted(case.told) != list(range(case.replicas)) or len(case.slices) != case.replicas or not case.told_twice:
-        return []
-    close, terms = case.close(4 * case.replicas), []
-    for replica, part in enumerate(source.parts):
-        runs = (*case.told[replica], case.slices[replica])
-        whole, *pieces, alone = (gradients.by_replica(run, case.step, source.stage).get(0, {}) for run in runs)
-        if len(pieces) < 2 or not all(set(part) <= set(run) for run in (whole, *pieces, alone)):
-            return []
-        if not all(close(index, whole[index], value) for index, value in part.items()):
-            return []
-        terms.append(
-            {
-                index: (np.sum([piece[index] for piece in pieces], axis=0) - value) / (len(pieces) - 1)
-                - (alone[index] - value) / (case.replicas - 1)
-                for index, value in part.items()
-            }
-        )
-        if replica == 0:
-            twice = gradients.by_replica(case.told_twice, case.step, source.stage).get(0, {})
-            less = {index: (alone[index] - value) / (2 * (case.replicas - 1)) for index, value in part.items()}
-            if not all(index in twice and close(index, twice[index], v - less[index]) for index, v in part.items()):
-                return []
-    return terms
-
-
-def _are_alike(case: Case, terms: list[dict[int, Float]]) -> bool:
-    close = case.close(4 * case.replicas)
-    return all(close(index, terms[0][index], term[index]) for term in terms[1:] for index in term)
-
-
 def _described(source: Source, weights: Weights, share: float) -> str:
     shares = ", ".join(f"{weight:.4g}" for weight in weights.values)
     return (
@@ -263,7 +185,7 @@ def coupled(case: Case) -> Fit | None:
     source = _used(case)
     if source is None or not case.same_examples or 0 in case.sizes:
         return None
-    if solve(source.own, source.parts, case.gradient_slack) is not None or not _tells(case, source):
+    if solve(source.own, source.parts, case.gradient_slack) is not None or not tells(case, source):
         return None
     if case.layers("BatchNormalization*") or random_sources(case) or not _as_often(case, source):
         return None
@@ -271,10 +193,11 @@ def coupled(case: Case) -> Fit | None:
     told = _is_coupled_as_told(case, source)
     off = [m for m in case.pulls if not m.is_right]
     if not told and len(off) < sum(magnitude(m.ours) > m.slack for m in case.pulls) and share * case.replicas != 1.0:
-        terms = _terms(case, source)
-        if not terms or _are_alike(case, terms):
+        terms = terms_of(case, source)
+        if not terms or are_alike(case, terms):
             return None  # a term of only some weights may be a penalty, which is no term of the examples
-    if any(candidate(case) is not None for candidate in (mean_term, shares_of_some, counted_another_number_of_times)):
+    nearer = (mean_term, divided_too_often, shares_of_some, counted_another_number_of_times)
+    if any(candidate(case) is not None for candidate in nearer):
         return None
     evidence = (
         f"the update is the sum of the {source} the replicas, and no weighting of these makes the gradient of one "
@@ -314,7 +237,7 @@ def _is_coupled_as_told(case: Case, source: Source) -> bool:
         if not all(close(index, whole[index], value) for index, value in part.items()):
             return False
         excess.append({index: np.sum([p[index] for p in pieces], axis=0) - value for index, value in part.items()})
-    if any(all(close(i, e, np.zeros_like(e)) for i, e in one.items()) for one in excess) or _are_alike(case, excess):
+    if any(all(close(i, e, np.zeros_like(e)) for i, e in one.items()) for one in excess) or are_alike(case, excess):
         return False
     summed = combined(source, [1.0] * case.replicas)
     shared = [index for index in summed if index in source.own]
@@ -367,12 +290,6 @@ def _as_often(case: Case, source: Source) -> bool:
     """Return whether every replica computed gradients as often as one device did, and so at the same weights."""
     ours, theirs = (calls(record, case.step, source.stage) for record in (case.reference, case.distributed))
     return len(theirs) == case.replicas * len(ours)
-
-
-def _tells(case: Case, source: Source) -> bool:
-    """Return whether an existing weighting would have been found: the parts are no multiples of each other."""
-    target = combined(source, [1.0] * case.replicas)
-    return solve(target, source.parts, case.gradient_slack) is not None
 
 
 def _masks(case: Case) -> tuple[str, ...]:
@@ -432,7 +349,7 @@ def mean_of_means(case: Case) -> Fit | None:
 def _contradicted(case: Case) -> bool:
     """Return whether the replicas' gradients were recorded and contradict this cause."""
     for source in case.sources:
-        if source.stage is GradientStage.COMPUTED and case.pulls and _tells(case, source):
+        if source.stage is GradientStage.COMPUTED and case.pulls and tells(case, source):
             return max((magnitude(value) for value in source.own.values()), default=0.0) > 0
     return False
 

@@ -9,7 +9,7 @@ import numpy as np
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Source, is_of_type
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import Float, coefficient, flat
-from pytest_ddl.equivalence.evidence.combination import Clip, clips_between, weighted_sum
+from pytest_ddl.equivalence.evidence.combination import Clip, clips_between, solve, weighted_sum
 from pytest_ddl.records import GradientStage, LayerRecord, TrainingRecord
 
 _RANDOM_LAYERS = ("Dropout", "SpatialDropout*", "AlphaDropout", "Gaussian*", "Random*")
@@ -75,6 +75,11 @@ def combined(source: Source, shares: list[float]) -> dict[int, Float]:
     indices = {index for part in source.parts for index in part}
     found = ((index, weighted_sum(source.parts, shares, index)) for index in indices)
     return {index: value for index, value in found if value is not None}
+
+
+def tells(case: Case, source: Source) -> bool:
+    """Return whether an existing weighting would have been found: the parts are no multiples of each other."""
+    return solve(total_of(source), source.parts, case.gradient_slack) is not None
 
 
 def tell_apart(case: Case, source: Source) -> bool:
