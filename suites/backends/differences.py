@@ -29,8 +29,11 @@ def coarsest(*trees: Any) -> float:
     return max([PRECISION.get(name, OTHERS) for name in small], default=OTHERS)
 
 
-def difference(found: Answer, wanted: Answer, given: Any) -> tuple[str, str]:
-    """Return what differs in a word, and how, both empty if nothing does. What the second refuses is not compared."""
+def difference(found: Answer, wanted: Answer, given: Any, least: float = 1e-3) -> tuple[str, str]:
+    """Return what differs in a word, and how, both empty if nothing does. What the second refuses is not compared.
+
+    :param least: size of the numbers whose rounding errors may be in any result, because they cancel.
+    """
     if wanted.error:
         return "", ""
     if found.error:
@@ -41,7 +44,7 @@ def difference(found: Answer, wanted: Answer, given: Any) -> tuple[str, str]:
     precision = coarsest(given, found.value, wanted.value)
     for first, second in zip(one, other, strict=True):
         if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
-            kind = _of_arrays(first, second, precision)
+            kind = _of_arrays(first, second, precision, least)
         else:
             kind = ("", "") if np.array_equal(first, second) else ("value", f"{first} instead of {second}")
         if kind[0]:
@@ -49,7 +52,7 @@ def difference(found: Answer, wanted: Answer, given: Any) -> tuple[str, str]:
     return "", ""
 
 
-def _of_arrays(found: Any, wanted: Any, precision: float) -> tuple[str, str]:
+def _of_arrays(found: Any, wanted: Any, precision: float, least: float) -> tuple[str, str]:
     if found.shape != wanted.shape:
         return "shape", f"{found.shape} instead of {wanted.shape}"
     if found.dtype != wanted.dtype:
@@ -57,7 +60,7 @@ def _of_arrays(found: Any, wanted: Any, precision: float) -> tuple[str, str]:
     kind = complex if found.dtype.kind == "c" else float
     one, other = found.astype(kind), wanted.astype(kind)
     finite = np.abs(other[np.isfinite(other)])
-    bound = {"rtol": ROUNDINGS * precision, "atol": ROUNDINGS * precision * max(finite.max(initial=0.0), 1e-3)}
+    bound = {"rtol": ROUNDINGS * precision, "atol": ROUNDINGS * precision * max(finite.max(initial=0.0), least)}
     if found.dtype.kind in "biu":
         bound = {"rtol": 0.0, "atol": 0.0}
     with np.errstate(all="ignore"):

@@ -51,6 +51,8 @@ class _Modules(MetaPathFinder, Loader):
             module.fft = lambda x: _parts(np.fft.fft(_complex(x)))  # type: ignore[attr-defined]
             module.fft2 = lambda x: _parts(np.fft.fft2(_complex(x)))  # type: ignore[attr-defined]
             return
+        if module.__name__ == "jax":
+            module.Array = type("Array", (), {})  # type: ignore[attr-defined]  # SciPy asks whether something is one
         lacking = Lacking(module.__name__)
         module.__getattr__ = lambda name: getattr(lacking, name)  # type: ignore[method-assign]
 

@@ -1,4 +1,4 @@
-"""Compare each operation of ``keras.ops`` with the NumPy backend of Keras, and with what a model is told of it."""
+"""Compare each operation, loss and metric of Keras with its NumPy backend, and operations with what models are told."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from suites.backends.answers import answer_of
 from suites.backends.differences import difference
 from suites.backends.known import differences, not_compared, programs
+from suites.backends.objects import KINDS, LEAST, public
 from suites.backends.operations import GROUPS, before, call, calls, function_of, of_group
 from suites.parameters.spaces import Wrong
 
@@ -33,6 +34,24 @@ def test_operations_are_those_of_the_numpy_backend(group, part, numpy_backend, d
                 if what and not any(row.explains(api, what, one.marks(function_of(api))) for row in rows):
                     with wrong.of(one):
                         raise AssertionError(f"{what}: {how}")
+        with wrong.of(api):
+            assert compared or api in absent, "no call is compared"
+    wrong.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_objects_are_those_of_the_numpy_backend(kind, numpy_backend, ddl_strategy):
+    """Each public class gives the same numbers, shapes and types with both backends, for the options of its table."""
+    wrong, rows, absent = Wrong(), differences(), not_compared()
+    for api in public(kind):
+        compared = False
+        for one in KINDS[kind](api):
+            answer, other = answer_of(one.function, *one.given), numpy_backend.ask(one.function, *one.given)
+            compared = compared or not other.error
+            what, how = difference(answer, other, one.given, LEAST[kind])
+            if what and not any(row.explains(api, what, one.marks()) for row in rows):
+                with wrong.of(one):
+                    raise AssertionError(f"{what}: {how}")
         with wrong.of(api):
             assert compared or api in absent, "no call is compared"
     wrong.check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import subprocess
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from suites.backends.answers import Answer, answer_of
 from suites.backends.differences import difference
 from suites.backends.known import Difference
 from suites.backends.numpy_backend import NumpyBackend
-from suites.backends.stand_in import Lacking
+from suites.backends.stand_in import Lacking, _Modules
 from suites.known_failures import REPROS
 
 
@@ -79,6 +80,18 @@ def test_what_only_one_backend_refuses():
     refused, value = Answer(error="ValueError", text="no"), Answer(np.float32([1]))
     assert difference(refused, value, ())[0] == "refused"
     assert difference(value, refused, ()) == ("", "")
+
+
+def test_numbers_that_cancel_leave_their_rounding_errors():
+    one, other = Answer(np.float32([1e-4])), Answer(np.float32([1.01e-4]))
+    assert difference(one, other, ())[0] == "value"
+    assert difference(one, other, (), 1.0)[0] == ""
+
+
+def test_scipy_takes_no_number_for_one_of_jax():
+    module = ModuleType("jax")
+    _Modules().exec_module(module)
+    assert not issubclass(np.ndarray, module.Array)
 
 
 def test_a_row_explains_what_it_names_only():
