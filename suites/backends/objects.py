@@ -26,6 +26,7 @@ from suites.tables.metric_values import MEASURES, data_of
 
 ROWS, FIRST = 6, slice(4)
 """Examples, and those of the first of two updates."""
+BASES = {"losses": "Loss", "metrics": "Metric", "layers": "Layer"}
 TYPE = {"dtype": "float32"}
 """Keras promotes float64 to float32, except with TensorFlow."""
 
@@ -49,10 +50,12 @@ class Call:
 
 
 def public(kind: str) -> list[str]:
-    """Return the classes of a module of Keras that are derived from the first one, which has the name of the module."""
-    base = find(f"{kind}.{ {'losses': 'Loss', 'metrics': 'Metric'}[kind] }")
-    found = [one for one in vars(find(kind)).values() if isinstance(one, type) and issubclass(one, base)]
-    return sorted({f"{kind}.{one.__name__}" for one in found if one is not base})
+    """Return the classes of a module of Keras that are derived from its base class, each once."""
+    module = find(kind)
+    base = getattr(module, BASES[kind])
+    classes = {name: one for name, one in vars(module).items() if isinstance(one, type) and issubclass(one, base)}
+    own = {one: one.__name__ if one.__name__ in classes else name for name, one in classes.items() if one is not base}
+    return sorted(f"{kind}.{name}" for name in own.values())
 
 
 def loss(api: str, options: Mapping[str, Any], truth: Any, predicted: Any, weights: Any) -> Any:
@@ -114,9 +117,3 @@ def _parts(arrays: Sequence[Any], weights: Any) -> list[tuple[Any, ...]]:
         (*(one[rows] for one in arrays), weights if each else weights[rows])
         for rows in (FIRST, slice(FIRST.stop, None))
     ]
-
-
-KINDS: Mapping[str, Callable[[str], Iterator[Call]]] = {"losses": losses, "metrics": measured}
-"""Module of Keras -> yields the calls of one of its classes."""
-LEAST: Mapping[str, float] = {"losses": 1.0, "metrics": 1.0}
-"""Size of the numbers that may cancel in a result of a kind."""

@@ -1,4 +1,4 @@
-"""Compare each operation, loss and metric of Keras with its NumPy backend, and operations with what models are told."""
+"""Compare each operation, layer, loss and metric with the NumPy backend, and operations with what models are told."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 from suites.backends.answers import answer_of
 from suites.backends.differences import difference
 from suites.backends.known import differences, not_compared, programs
-from suites.backends.objects import KINDS, LEAST, public
+from suites.backends.layers import layers
+from suites.backends.objects import losses, measured, public
 from suites.backends.operations import GROUPS, before, call, calls, function_of, of_group
 from suites.parameters.spaces import Wrong
 
@@ -18,6 +19,8 @@ pytestmark = [
 ]
 PARTS = 3
 """Number of tests of each group of operations, because one test has a deadline."""
+KINDS = {"losses": (losses, 1.0), "metrics": (measured, 1.0), "layers": (layers, 1e-3)}
+"""Module of Keras -> yields the calls of one of its classes, and the size of numbers that may cancel in a result."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -39,16 +42,18 @@ def test_operations_are_those_of_the_numpy_backend(group, part, numpy_backend, d
     wrong.check()
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("kind", KINDS)
-def test_objects_are_those_of_the_numpy_backend(kind, numpy_backend, ddl_strategy):
+def test_objects_are_those_of_the_numpy_backend(kind, part, numpy_backend, ddl_strategy):
     """Each public class gives the same numbers, shapes and types with both backends, for the options of its table."""
     wrong, rows, absent = Wrong(), differences(), not_compared()
-    for api in public(kind):
+    calls_of, least = KINDS[kind]
+    for api in public(kind)[part::PARTS]:
         compared = False
-        for one in KINDS[kind](api):
+        for one in calls_of(api):
             answer, other = answer_of(one.function, *one.given), numpy_backend.ask(one.function, *one.given)
             compared = compared or not other.error
-            what, how = difference(answer, other, one.given, LEAST[kind])
+            what, how = difference(answer, other, one.given, least)
             if what and not any(row.explains(api, what, one.marks()) for row in rows):
                 with wrong.of(one):
                     raise AssertionError(f"{what}: {how}")
