@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from suites.backends.objects import TYPE, Call
+from suites.parameters.classes import needed
 from suites.parameters.spaces import find
-from suites.properties.test_every_configuration import needed
 from suites.tables import data_layers
 from suites.tables.changed_images import CHANGED
 from suites.tables.every_layer import LAYERS, NONE, SERIES, VIDEO
 
 ROWS, COLORED = 4, (6, 6, 3)
 LENGTHS = (5, 2, 3, 4)
-"""Times of the examples of a series. What follows is padding."""
+"""Times of the examples of a series, before the padding."""
 
 
 def of_table(number: int) -> list[Any]:

@@ -38,7 +38,7 @@ class Call:
     api: str
     function: Callable[..., Any]
     given: tuple[Any, ...]
-    """What the function gets, in this process or another one."""
+    """Arguments of the function, in this process or another one."""
     options: Arguments = field(default_factory=dict)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Compare each operation, layer, loss and metric with the NumPy backend, and operations with what models are told."""
+"""Compare each operation, layer, loss and metric with the NumPy backend, and operations with their symbols."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = {"losses": (losses, 1.0), "metrics": (measured, 1.0), "layers": (layers,
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("group", GROUPS)
 def test_operations_are_those_of_the_numpy_backend(group, part, numpy_backend, ddl_strategy):
-    """Each call gives the same numbers, shape and type with both backends, and a model is told them before."""
+    """Each call gives the same numbers, shape and type with both backends, and so have symbols."""
     wrong, rows, absent = Wrong(), differences(), not_compared()
     for api, found in calls({*of_group(group)[part::PARTS]}).items():
         compared = False
@@ -64,7 +64,7 @@ def test_objects_are_those_of_the_numpy_backend(kind, part, numpy_backend, ddl_s
 
 @pytest.mark.parametrize("program", programs())
 def test_a_known_defect(program, numpy_backend, ddl_strategy):
-    """What a row names as a defect, which has an entry as long as it is there."""
+    """Ask for the defect that a row names. It has an entry as long as it is there."""
     import keras
 
     wrong, asked = Wrong(), 0

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from suites.parameters.classes import classes, needed, parameters
 from suites.parameters.spaces import Wrong
-from suites.properties.test_every_configuration import classes, needed, parameters
 
 pytestmark = [
     pytest.mark.ddl(strategies=["one_device"], keras="keras"),

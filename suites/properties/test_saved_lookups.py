@@ -167,7 +167,7 @@ def test_a_dataset_knows_the_shape_of_what_is_looked_up(space, ddl_strategy):
                 x = tf.constant(WORDS if space is TEXT and case["split"] is None else LOOKED_UP[space])
                 x = x if x.dtype == tf.string else tf.cast(x, case.get("vocabulary_dtype") or "float32")
             dataset = tf.data.Dataset.from_tensors(x)
-            if space is TEXT:  # others cannot tell whether to spread a last axis of an unknown size
+            if space is TEXT:  # others do not know whether to spread a last axis of an unknown size
                 dataset = dataset.map(forgetting)
             shape, real = dataset.map(layer).element_spec.shape, layer(x).shape
             assert fits(shape, real), (shape, real)

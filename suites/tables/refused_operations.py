@@ -15,7 +15,7 @@ NOT_ASKED: Options = frozenset(
         # An array is refused because of its numbers, which a symbol does not have.
         *((f"segment_{name}", "num_segments") for name in ("max", "min", "prod", "sum")),
         ("ctc_decode", "mask_index"),
-        # Possible numbers are told wrong too: test_told_operations has the entries.
+        # Symbols are wrong for possible numbers too: test_told_operations has the entries.
         *((f"adaptive_{name}_pool", "output_size") for name in ("average", "max")),
         ("categorical_crossentropy", "axis"),
         ("pad", "pad_width"),

@@ -132,7 +132,7 @@ def _is_told(case: Case) -> bool:
 
 
 def _terms_divided(case: Case, source: Source, power: int) -> list[dict[int, Float]]:
-    """Return ``T`` of :func:`divided_too_often` for each replica; empty if a replica computed something else."""
+    """Return ``T`` of :func:`divided_too_often` for each replica. It is empty if a replica computed something else."""
     number, close, terms = case.replicas, case.close(4 * case.replicas), []
     # The first difference is of the devices that read 1 and N, the second of those that read N and 2N.
     first, second = (1 - 1 / number, 1 - number**-power), (1 / (2 * number), number**-power - (2 * number) ** -power)
