@@ -78,6 +78,19 @@ def modules_of_this_test() -> Iterator[None]:
             del sys.modules[name]
 
 
+@pytest.fixture(autouse=True)
+def environment_of_this_test() -> Iterator[None]:
+    """Take back the environment variables that a test leaves, as mypy does: a warm server fits only its environment."""
+    before = dict(os.environ)
+    yield
+    # pytest sets and deletes its own variable between the phases of a test.
+    for name in (os.environ.keys() | before.keys()) - {"PYTEST_CURRENT_TEST"}:
+        if name not in before:
+            del os.environ[name]
+        elif os.environ.get(name) != before[name]:
+            os.environ[name] = before[name]
+
+
 @pytest.fixture(scope="session")
 def warm_server() -> Server:
     """A process that has imported TensorFlow. Sessions in tests fork theirs from it within milliseconds."""
