@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ddl.doctor import clock, connections, environment, gpu_state, imported, limits, storage, versions
+from pytest_ddl.doctor import connections, environment, gpu_state, imported, machine, versions
 from pytest_ddl.doctor.examination import DoctorProbe
 
 PROBES: tuple[DoctorProbe, ...] = (
@@ -25,20 +25,20 @@ PROBES: tuple[DoctorProbe, ...] = (
         "namespace", "network", "`--ddl-network=isolated` is possible", connections.namespace,
         waits=True, is_needed=False,
     ),
-    DoctorProbe("descriptors", "limits", "a process may open enough files", limits.descriptors),
-    DoctorProbe("processes", "limits", "enough threads may be started", limits.processes),
-    DoctorProbe("memory", "limits", "enough memory is free, in the container too", limits.memory),
-    DoctorProbe("cores", "limits", "there is a core for each rank of a cluster of two workers", limits.cores),
+    DoctorProbe("descriptors", "limits", "a process may open enough files", machine.descriptors),
+    DoctorProbe("processes", "limits", "enough threads may be started", machine.processes),
+    DoctorProbe("memory", "limits", "enough memory is free, in the container too", machine.memory),
+    DoctorProbe("cores", "limits", "there is a core for each rank of a cluster of two workers", machine.cores),
     DoctorProbe(
-        "temporary-folder", "files", "temporary files can be made, with free space", storage.temporary, waits=True
+        "temporary-folder", "files", "temporary files can be made, with free space", machine.temporary, waits=True
     ),
-    DoctorProbe("shared-memory", "files", "shared memory is large enough for GPUs", storage.shared_memory, waits=True),
+    DoctorProbe("shared-memory", "files", "shared memory is large enough for GPUs", machine.shared_memory, waits=True),
     DoctorProbe("gpus", "machine", "TensorFlow can use the GPUs that exist", gpu_state.gpus, waits=True),
     DoctorProbe(
         "gpu-state", "machine", "each GPU has free memory and no errors (`--tensorflow`)", gpu_state.gpu_state,
         waits=True, own_seconds=gpu_state.SECONDS, on_request=True,
     ),
-    DoctorProbe("clock", "machine", "the clock is set, and synchronized", clock.clock),
+    DoctorProbe("clock", "machine", "the clock is set, and synchronized", machine.clock),
     DoctorProbe("variables", "environment", "no environment variable breaks TensorFlow", environment.variables),
     DoctorProbe(
         "import", "versions", "TensorFlow can be imported, and its GPUs compute (`--tensorflow`)", imported.tensorflow,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_ddl.cluster import cgroups
-from pytest_ddl.doctor import limits
+from pytest_ddl.doctor import machine
 from pytest_ddl.doctor.examination import Status, ok
 from pytest_ddl.session import auto_num_workers
 from pytest_ddl.strategies.registry import StrategyRegistry
@@ -74,7 +74,7 @@ def test_without_any_more_threads_the_limit_is_named() -> None:
 
 def test_threads_of_a_container(groups: Path) -> None:
     plant(groups, "0::/a/b", a_of_pids__max="128", a_of_pids__current="28", a_of_b_of_pids__max="max")
-    found = limits.processes()
+    found = machine.processes()
     assert found.status is Status.PROBLEM
     assert found.found == "this container may start only 100 more threads, and two ranks need about 215"
     assert "--pids-limit" in found.fix
@@ -95,16 +95,16 @@ def test_memory_of_the_machine(
     mib: int, status: Status, groups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "meminfo").write_text(f"MemTotal: 99999999 kB\nMemAvailable: {mib * 1024} kB\n")
-    monkeypatch.setattr(limits, "PROC", tmp_path)
-    found = limits.memory()
+    monkeypatch.setattr(machine, "PROC", tmp_path)
+    found = machine.memory()
     assert found.status is status
     if status is not Status.OK:
         assert found.found.startswith(f"this machine has only {mib} MiB of free memory, and two ranks need about 730")
 
 
 def test_memory_that_nothing_tells_is_a_warning(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PROC", groups)
-    assert limits.memory().fix == "mount /proc"
+    monkeypatch.setattr(machine, "PROC", groups)
+    assert machine.memory().fix == "mount /proc"
 
 
 def test_memory_of_a_container(groups: Path) -> None:
@@ -112,7 +112,7 @@ def test_memory_of_a_container(groups: Path) -> None:
         groups, "0::/a",
         a_of_memory__max=str(GIB), a_of_memory__current=str(GIB), a_of_memory__stat=f"anon 1\ninactive_file {GIB // 4}",
     )  # fmt: skip
-    found = limits.memory()
+    found = machine.memory()
     assert found.status is Status.PROBLEM
     assert found.found.startswith("the memory limit of this container leaves only 256 MiB of free memory")
 
@@ -133,7 +133,7 @@ def test_a_container_that_sees_only_its_own_group(groups: Path) -> None:
     plant(groups, "0::/docker/1234", cpu__max="50000 100000", pids__max="max", pids__current="3")
     assert cgroups._quota() == 0.5
     assert cgroups.processes_left() is None
-    found = limits.cores()
+    found = machine.cores()
     assert found.status is Status.WARNING
     assert found.found.startswith("this process may use 0.5 of ")
 
@@ -155,7 +155,7 @@ def test_clusters_and_xdist_count_the_cores_that_may_be_used(groups: Path, monke
     settings = {"strategy": "multi_worker_mirrored"}
     harness = SimpleNamespace(registry=StrategyRegistry(), settings=settings)
     assert auto_num_workers(harness) == 4  # type: ignore[arg-type]
-    assert limits.cores() == ok("8 of 64 cores for 2 ranks")
+    assert machine.cores() == ok("8 of 64 cores for 2 ranks")
     monkeypatch.setattr(cgroups, "_quota", lambda: 2.5)
     assert auto_num_workers(harness) == 1  # type: ignore[arg-type]
-    assert limits.cores() == ok("2.5 of 64 cores for 2 ranks")
+    assert machine.cores() == ok("2.5 of 64 cores for 2 ranks")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ddl.bench.launching import machine
-from pytest_ddl.doctor import clock, environment, gpu_state, storage
+from pytest_ddl.bench.launching.machine import machine_facts
+from pytest_ddl.doctor import environment, gpu_state, machine
 from pytest_ddl.doctor.examination import DoctorFinding, Status, ok, problem
 from tests.doctor.child import findings, permits
 
@@ -61,8 +61,8 @@ def test_a_folder_without_programs(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "temporary_folder", lambda: str(tmp_path / "gone"))
-    found = storage.temporary()
+    monkeypatch.setattr(machine, "temporary_folder", lambda: str(tmp_path / "gone"))
+    found = machine.temporary()
     assert found.found == f"pytest-ddl cannot write to {tmp_path / 'gone'}: No such file or directory"
     assert "TMPDIR" in found.fix
 
@@ -71,9 +71,9 @@ def test_a_folder_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_little_shared_memory_matters_to_gpus(
     gpus: list[str], status: Status, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "SHARED", tmp_path / "gone")
+    monkeypatch.setattr(machine, "SHARED", tmp_path / "gone")
     monkeypatch.setattr(gpu_state, "gpu_names", lambda: gpus)
-    found = storage.shared_memory()
+    found = machine.shared_memory()
     assert found.status is status
     assert "cannot be used (No such file or directory)" in found.found
 
@@ -97,7 +97,7 @@ def test_gpus(
     if node:
         (tmp_path / "nvidia0").touch()
     monkeypatch.setattr(gpu_state, "NODES", str(tmp_path / "nvidia[0-9]*"))
-    monkeypatch.setattr(gpu_state, "machine_facts", lambda: {**machine.machine_facts(), "gpu": names})
+    monkeypatch.setattr(gpu_state, "machine_facts", lambda: {**machine_facts(), "gpu": names})
     monkeypatch.setattr(gpu_state, "installed", lambda name: "2.21.0" if name == package else None)
     found = gpu_state.gpus()
     assert (found.status, found.found[: len(said)]) == (status, said)
@@ -173,21 +173,21 @@ def test_the_driver_is_asked_for_the_state(
 def test_clock(
     state: int, file: bool, status: Status, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clock, "kernel_state", lambda: state)
-    monkeypatch.setattr(clock, "SYNCHRONIZED", tmp_path / "synchronized")
+    monkeypatch.setattr(machine, "kernel_state", lambda: state)
+    monkeypatch.setattr(machine, "SYNCHRONIZED", tmp_path / "synchronized")
     if file:
         (tmp_path / "synchronized").touch()
-    found = clock.clock()
+    found = machine.clock()
     assert (found.status, found.found[: len(said)]) == (status, said)
 
 
 def test_the_state_of_the_clock_can_be_read() -> None:
-    assert -1 <= clock.kernel_state() <= 5
+    assert -1 <= machine.kernel_state() <= 5
 
 
 def test_a_clock_that_was_never_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock.time, "time", lambda: 0.0)
-    found = clock.clock()
+    monkeypatch.setattr(machine.time, "time", lambda: 0.0)
+    found = machine.clock()
     assert (found.status, found.found) == (Status.WARNING, "the clock says 1970-01-01")
     assert "timedatectl" in found.fix
 

@@ -1,13 +1,17 @@
-"""Say whether descriptors, processes, memory and cores are enough for a cluster of two workers."""
+"""Look at what this machine offers to a cluster of two workers: limits, memory, cores, folders, and a clock."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
+import tempfile
+import time
 from pathlib import Path
 
 from pytest_ddl.cluster import cgroups
-from pytest_ddl.cluster.obstacles import limits
+from pytest_ddl.cluster.obstacles import cannot_write, limits, temporary_folder
+from pytest_ddl.doctor import gpu_state
 from pytest_ddl.doctor.examination import DoctorFinding, ok, problem, warning
 
 RANKS = 2
@@ -25,6 +29,19 @@ LEAST_ADDRESSES = 3.4 * 2**30
 """Bytes of addresses that a rank had reserved, of which it used few."""
 PROC = Path("/proc")
 _MIB = 2**20
+LEAST_FREE, FREE = 256 * 2**10, 512 * 2**20
+"""Bytes for sockets, locks and logs: a small run passed with 256 KiB, and failed with 64. The larger number also holds
+checkpoints of small models."""
+SHARED = Path("/dev/shm")
+SHARED_MIB = 512
+"""NCCL, which joins GPUs of one machine, takes shared memory for each pair; Docker gives 64 MiB by default."""
+_ANOTHER_FOLDER = "set the environment variable TMPDIR to another folder"
+SYNCHRONIZED = Path("/run/systemd/timesync/synchronized")
+EARLIEST = 1_700_000_000
+"""A time (November 2023) before which no machine with this version can be."""
+_TIME_ERROR = 5
+_SIZE_OF_TIMEX = 1024
+_FIX = "set it by NTP, for example with `timedatectl set-ntp true`, in a container on its host"
 
 
 def descriptors() -> DoctorFinding:
@@ -107,3 +124,70 @@ def cores() -> DoctorFinding:
 
 def _number(limit: int) -> str:
     return "any number of" if limit == resource.RLIM_INFINITY else str(limit)
+
+
+def temporary() -> DoctorFinding:
+    folder = temporary_folder()
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            file.write(b"x" * 4096)
+            file.flush()
+        system = os.statvfs(folder)
+    except OSError as error:
+        found, _, fix = cannot_write(error, folder).partition("; ")
+        return problem(found, fix)
+    wanted = os.environ.get("TMPDIR")
+    if wanted and os.path.abspath(wanted) != folder:
+        found = f"TMPDIR={wanted} cannot be written, so temporary files are in {folder}"
+        return warning(found, f"free space in {wanted}, or {_ANOTHER_FOLDER}")
+    free = system.f_bavail * system.f_frsize
+    if free < FREE:
+        left = f"{free // _MIB} MiB" if free >= _MIB else f"{free // 1024} KiB"
+        found = f"{folder}, the folder for temporary files, has only {left} free"
+        fix = f"free space there, or {_ANOTHER_FOLDER}"
+        return problem(found, fix) if free < LEAST_FREE else warning(f"{found}; checkpoints may need more", fix)
+    if system.f_flag & os.ST_NOEXEC:
+        found = f"{folder}, the folder for temporary files, is mounted noexec, so compiled operations cannot be loaded"
+        return warning(found, f"mount it without noexec, or {_ANOTHER_FOLDER}")
+    return ok(f"{folder} can be written, {free / 2**30:.1f} GiB are free")
+
+
+def shared_memory() -> DoctorFinding:
+    """Look at shared memory, which only GPUs need."""
+    try:
+        system = os.statvfs(SHARED)
+    except OSError as error:
+        size, said = 0, f"{SHARED} cannot be used ({error.strerror or error})"
+    else:
+        size = system.f_bavail * system.f_frsize
+        said = f"{SHARED} has {size / 2**30:.2f} GiB free"
+    if size >= SHARED_MIB * _MIB:
+        return ok(said)
+    if not gpu_state.gpu_names():
+        return ok(f"{said}, which only several GPUs would need")
+    return warning(f"{said}, and NCCL needs it for several GPUs", "docker run --shm-size=1g, or mount a larger tmpfs")
+
+
+def clock() -> DoctorFinding:
+    wall = time.time()
+    if wall < EARLIEST:
+        return warning(f"the clock says {time.strftime('%Y-%m-%d', time.gmtime(wall))}", _FIX)
+    said = _is_synchronized()
+    if said is False:
+        return warning("the clock is not synchronized, so that timestamps of several hosts cannot be compared", _FIX)
+    return ok("the clock is set" + (" and synchronized" if said else ""))
+
+
+def _is_synchronized() -> bool | None:
+    """Return whether the clock follows a server, or ``None`` if nothing says so."""
+    if SYNCHRONIZED.exists():
+        return True
+    state = kernel_state()
+    return None if state < 0 else state != _TIME_ERROR
+
+
+def kernel_state() -> int:
+    """Return the state of the kernel's clock as adjtimex(2) does, or -1 if it cannot be read. Nothing is changed."""
+    libc = ctypes.CDLL(None)
+    # The first field of the structure says what to change: nothing. The buffer is larger than the structure.
+    return int(libc.adjtimex(ctypes.create_string_buffer(_SIZE_OF_TIMEX))) if hasattr(libc, "adjtimex") else -1
