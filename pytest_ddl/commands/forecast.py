@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_ddl.bench.forecasting.evidence import UNKNOWN_LINK, ForecastEvidence, Link, Observation, Origin, parse_link
-from pytest_ddl.bench.forecasting.picture import draw
 from pytest_ddl.bench.forecasting.predicting import FLOOR, Forecast, forecast
 from pytest_ddl.bench.forecasting.priors import WITHIN, speed_of
 from pytest_ddl.bench.forecasting.published import PublishedSeries, read_series
@@ -22,7 +21,7 @@ from pytest_ddl.bench.forecasting.sources import (
     measured,
     measured_program,
 )
-from pytest_ddl.bench.forecasting.text import comparison, report
+from pytest_ddl.bench.forecasting.view import comparison, draw, report
 from pytest_ddl.bench.metrics.registry import MissingPackageError
 from pytest_ddl.bench.outcome import FAILED, INCOMPLETE, OK, WRONG, UsageError
 from pytest_ddl.commands.frame import (
@@ -287,27 +286,21 @@ def stated_by(options: argparse.Namespace) -> Stated:
 
     :raises UsageError: if a link has another form.
     """
-    return Stated(options.per_node, options.nodes, _within(options.link_within), _between(options.link))
+    within, between = _link("--link-within", options.link_within, WITHIN), _link("--link", options.link, {})
+    return Stated(options.per_node, options.nodes, within, between)
 
 
-def _between(text: str | None) -> Link:
+def _link(option: str, text: str | None, kinds: dict[str, float]) -> Link:
+    """Return the link of an option, which gives a speed or one of the known kinds of links."""
     if not text:
         return UNKNOWN_LINK
-    try:
-        return parse_link(text)
-    except ValueError as error:
-        raise UsageError(f"--link: {error}") from None
-
-
-def _within(text: str | None) -> Link:
-    if not text:
-        return UNKNOWN_LINK
-    if speed_of(text, WITHIN) is not None:
+    if speed_of(text, kinds) is not None:
         return Link(text, origin=Origin.ASSUMED)
     try:
         return parse_link(text)
     except ValueError as error:
-        raise UsageError(f"--link-within: {error}, or one of {', '.join(WITHIN)}") from None
+        others = f", or one of {', '.join(kinds)}" if kinds else ""
+        raise UsageError(f"{option}: {error}{others}") from None
 
 
 def _replicas(options: argparse.Namespace) -> list[int]:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,27 +104,20 @@ def strategies_of(text: str) -> list[str]:
     return [part for part in split_variants(text) if part]
 
 
-def positive(text: str) -> int:
-    """Parse a whole number above zero."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least 1")
+def whole(text: str, least: int = 0, below: float = float("inf"), limit: str = "") -> int:
+    """Parse a whole number, which may be zero.
+
+    :param limit: words of the message about the number that it must be below.
+    """
+    if not text.isdecimal() or not least <= int(text) < below:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least {least}{limit}")
     return int(text)
 
 
-def whole(text: str) -> int:
-    """Parse a whole number, which may be zero."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least 0")
-    return int(text)
-
-
-def seed(text: str) -> int:
-    """Parse the seed of all random numbers of a run."""
-    if not text.isdecimal() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least 0 and below 2**32")
-    return int(text)
-
-
+positive = partial(whole, least=1)
+"""Parser of a whole number above zero."""
+seed = partial(whole, below=2**32, limit=" and below 2**32")
+"""Parser of the seed of all random numbers of a run."""
 seconds = argument(parse_seconds)
 """Parser of a positive number of seconds."""
 

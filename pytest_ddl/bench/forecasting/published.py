@@ -15,11 +15,6 @@ from pytest_ddl.bench.outcome import UsageError
 
 COLUMNS = ("series", "role", "devices", "nodes", "throughput")
 """Columns that a file must have."""
-OPTIONAL = (
-    "devices_per_node", "link_intra", "link_inter", "batch_per_device", "accumulation", "gradient_mb_fp32", "sync",
-    "servers",
-)  # fmt: skip
-"""Columns that are used if the file has them."""
 
 
 @dataclass(frozen=True)
