@@ -70,9 +70,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def modules_of_this_test() -> Iterator[None]:
-    """Forget what a test imports from its temporary folder: the gate and launchers over hosts look at every module."""
-    before = set(sys.modules)
+    """Forget what a test imports from its temporary folder: the gate and launchers over hosts look at every module.
+
+    Forget where it looked for modules, too. Ranks of later tests would look there first.
+    """
+    before, path = set(sys.modules), list(sys.path)
     yield
+    sys.path[:] = path
     for name in set(sys.modules) - before:
         if "pytest-of-" in str(getattr(sys.modules[name], "__file__", None)):
             del sys.modules[name]

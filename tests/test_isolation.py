@@ -18,16 +18,18 @@ def test_leaves(tmp_path):
     path.touch()
     spec = importlib.util.spec_from_file_location("left", path)
     sys.modules["left"] = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(tmp_path))
     assert "pytest-of-" in sys.modules["left"].__file__
 
 def test_finds_nothing():
+    assert not any("test_leaves" in entry for entry in sys.path)
     assert "LEFT" not in os.environ
     assert os.environ["CHANGED"] == os.environ["DELETED"] == "0"
     assert "left" not in sys.modules
 """
 
 
-def test_variables_and_modules_of_a_test_are_forgotten(
+def test_variables_modules_and_folders_of_a_test_are_forgotten(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("CHANGED", "DELETED"):
