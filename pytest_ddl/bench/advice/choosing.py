@@ -48,13 +48,13 @@ def compare(
     """
     found, failed = take_turns(harness, [Contender(name, train, name, bench) for name in variants])
     examples = {name: one.launch.global_batch_size or 1 for name, one in found.items()}
-    speed = {name: examples[name] / step_time(one.steps) for name, one in found.items()}
+    speed = {name: examples[name] / float(step_time(one.steps)) for name, one in found.items()}
     fastest = max(speed, key=speed.__getitem__)
     rated = []
     for name in sorted(speed, key=speed.__getitem__, reverse=True):
         factor = examples[fastest] / examples[name]
 
-        def ratio(times: Any, factor: float = factor) -> float:
+        def ratio(times: Any, factor: float = factor) -> Any:
             return factor * step_time(times[1]) / step_time(times[0])
 
         best = None if name == fastest else resampled(ratio, [found[fastest].steps, found[name].steps])

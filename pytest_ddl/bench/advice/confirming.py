@@ -93,7 +93,7 @@ def confirm(
         found, failed = take_turns(harness, order)
         if failed:
             raise BenchError(f"the change cannot be measured: {next(iter(failed.values()))}")
-        old, new = (step_time(found[one.id].steps, on_average=on_average) for one in (base, changed))
+        old, new = (float(step_time(found[one.id].steps, on_average=on_average)) for one in (base, changed))
         samples.append(old / new)
     mean, low, high = interval(samples)
     gain = Gain(mean, low if low is not None else 0.0, high if high is not None else math.inf, on_average)

@@ -219,9 +219,9 @@ class AdviceEvidence:
         typical = [step_time(times, on_average=on_average) for times in of_ranks]
         slow, fast = typical.index(max(typical)), typical.index(min(typical))
 
-        def saved(times: Sequence[Times]) -> float:
+        def saved(times: Sequence[Times]) -> Any:
             whole, longest, shortest = (step_time(one, on_average=on_average) for one in times)
-            return whole / max(whole - (longest - shortest), whole / 100)
+            return whole / np.maximum(whole - (longest - shortest), whole / 100)
 
         gain = resampled(saved, [self.measured["base"].steps, of_ranks[slow], of_ranks[fast]])
         return slow, replace(gain, on_average=on_average)

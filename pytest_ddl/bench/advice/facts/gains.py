@@ -62,34 +62,32 @@ def from_share(value: float, low: float, high: float) -> Gain:
 def gain_of(base: Sequence[float], other: Sequence[float], *, on_average: bool = False) -> Gain:
     """Return the gain of ``other`` over ``base``: seconds of the same work, from the same groups of turns."""
 
-    def ratio(times: Sequence[Times]) -> float:
+    def ratio(times: Sequence[Times]) -> Any:
         return step_time(times[0], on_average=on_average) / step_time(times[1], on_average=on_average)
 
     return replace(resampled(ratio, [base, other]), on_average=on_average)
 
 
-def resampled(statistic: Callable[[Sequence[Times]], float], turns: Sequence[Sequence[float]]) -> Gain:
+def resampled(statistic: Callable[[Sequence[Times]], Any], turns: Sequence[Sequence[float]]) -> Gain:
     """Return a statistic with its bootstrap interval; groups are drawn with all their turns.
 
     Source: Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter 13 (percentile interval).
 
-    :param statistic: function of the seconds of each contender, one for each group.
+    :param statistic: function of the seconds of each contender, with the groups along the last axis.
     :raises ValueError: if there are no groups, or not the same number of each contender.
     """
     table = np.array([list(one) for one in turns], float)
     if not table.size:
         raise ValueError("turns=[]: no group of turns was measured")
-    generator = np.random.default_rng(0)
-    drawn = [
-        statistic(list(table[:, generator.integers(0, table.shape[1], table.shape[1])])) for _number in range(DRAWS)
-    ]
-    low, high = np.percentile(drawn, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    groups = table.shape[1]
+    drawn = np.random.default_rng(0).integers(0, groups, (DRAWS, groups))
+    low, high = np.percentile(statistic(list(table[:, drawn])), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
     return Gain(float(statistic(list(table))), float(low), float(high))
 
 
-def step_time(times: Any, *, on_average: bool = False) -> float:
-    """Return the step time of a launch in seconds: :data:`QUANTILE` of its turns, or their mean."""
-    return float(np.mean(times) if on_average else np.percentile(times, QUANTILE))
+def step_time(times: Any, *, on_average: bool = False) -> Any:
+    """Return the step time of a launch in seconds: :data:`QUANTILE` of its turns along the last axis, or their mean."""
+    return np.mean(times, axis=-1) if on_average else np.percentile(times, QUANTILE, axis=-1)
 
 
 def noise_of(same: Gain | None) -> float:
