@@ -61,6 +61,12 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> Ending:
     return Ending(monkeypatch)
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the pictures out, which take most of the time."""
+    monkeypatch.setattr(store.pictures, "draw", lambda _summary, _folder: [])
+
+
 def test_hosts_that_cannot_be_used_are_told_in_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,6 +121,7 @@ def test_a_device_that_is_not_there_is_a_wrong_option(
     assert "error: --device=gpu: one_device needs a GPU (device=gpu): no driver" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_shared_gpus_are_noted(folder: Path, ending: Ending, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command.Harness, "machine", Machine(gpus=2))
     given = options("own_training:train", "--strategy=mirrored,parameter_server", "--replicas=2,4")
@@ -145,6 +152,7 @@ def test_a_wrong_cell_ends_with_1(folder: Path, ending: Ending, capsys: pytest.C
     assert f"error: the training is wrong under {TWO.variant}" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_nothing_measured_ends_with_1(folder: Path, ending: Ending, capsys: pytest.CaptureFixture[str]) -> None:
     ending.result = replace(evaluation(), launches=())
     assert command.main(options("own_training:train")) == command.WRONG
@@ -168,6 +176,7 @@ def saved(folder: Path, ending: Ending, **changes: Any) -> Evaluation:
     return kept
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_evaluation_continues_and_says_so(
     folder: Path, ending: Ending, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,6 +190,7 @@ def test_an_interrupted_evaluation_continues_and_says_so(
     assert ending.started_with == [kept]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_complete_evaluation_is_only_shown_again(
     folder: Path, ending: Ending, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,6 +200,7 @@ def test_a_complete_evaluation_is_only_shown_again(
     assert "is complete" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_another_evaluation_is_refused_or_replaced(
     folder: Path, ending: Ending, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,6 +214,7 @@ def test_another_evaluation_is_refused_or_replaced(
     assert ending.started_with[0].curves == ()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_changed_program_is_another_evaluation(
     folder: Path, ending: Ending, capsys: pytest.CaptureFixture[str]
 ) -> None:
