@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -74,10 +75,13 @@ def modules_of_this_test() -> Iterator[None]:
 
     Forget where it looked for modules, too. Ranks of later tests would look there first.
     """
-    before, path = set(sys.modules), list(sys.path)
+    last, count, path = next(reversed(sys.modules)), len(sys.modules), list(sys.path)
     yield
     sys.path[:] = path
-    for name in set(sys.modules) - before:
+    # New modules are at the end. To compare all of the thousands would take longer than most tests.
+    new = [*takewhile(last.__ne__, reversed(sys.modules))]
+    # A test that removes modules, or puts them back, changes the order.
+    for name in new if len(sys.modules) == count + len(new) else [*sys.modules]:
         if "pytest-of-" in str(getattr(sys.modules[name], "__file__", None)):
             del sys.modules[name]
 
