@@ -248,8 +248,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if "pytest_ddl.terminal" in sys.modules:
-        sys.modules["pytest_ddl.terminal"].show_summary(terminalreporter)
+    if "pytest_ddl.session" in sys.modules:  # otherwise no test has asked for a strategy
+        from pytest_ddl.terminal import show_summary
+
+        show_summary(terminalreporter)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

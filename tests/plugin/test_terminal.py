@@ -137,6 +137,15 @@ def test_summary_begins_with_the_cause_and_groups_reasons(new_project: Callable[
     assert "comparing" not in run.stdout
 
 
+@pytest.mark.parametrize("options", [[], ["-n", "1"]])
+def test_reasons_are_shown_without_a_comparison(pytester: pytest.Pytester, options: list[str]) -> None:
+    pytester.makepyfile(test_some="def test_cluster(ddl_strategy): ...")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--ddl-strategy=tpu", *options)
+    result.assert_outcomes(skipped=1)
+    section = result.stdout.str().partition(TITLE)[2]
+    assert "1 skipped: tpu: " in section
+
+
 def test_a_log_says_what_a_long_comparison_does(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_some="""
