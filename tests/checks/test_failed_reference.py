@@ -69,6 +69,16 @@ def test_no_check_blames_calls_that_are_missing(on_one_device: ErrorRecord, unde
     assert not report.program_reasons
 
 
+@pytest.mark.parametrize("error", [DIED, RAISED, LATE], ids=["died", "raised", "late"])
+def test_a_program_that_fails_in_both_runs_is_not_told_to_watch_something(error: ErrorRecord) -> None:
+    ranks = (RankRecord(0, "worker:0", (0,), error=error),)
+    report = judge(*(replace(record, ranks=ranks) for record in pair(Program(replicas=2))))
+    assert report.verdict == "inconclusive"
+    assert not report.comparable
+    assert "run.watch" not in str(report)
+    assert "one device failed before it watched a weight: see RUN" in " ".join(str(report).split())
+
+
 def test_the_reason_of_one_device_comes_first() -> None:
     report = judged(DIED)
     assert str(report.doubts[0]).startswith("RUN: the process of the run on one device ended")

@@ -25,7 +25,8 @@ def check_step_equality(comparison: Comparison) -> CheckResult:
     """Compare trainable and frozen variables, from the initial weights to the last shared step."""
     reference, distributed = comparison.records
     structure = _structure(reference, distributed)
-    if reference.errors and not of_kind(reference, *WEIGHTS) and of_kind(distributed, *WEIGHTS):
+    trained = of_kind(distributed, *WEIGHTS) or unwatched(reference, distributed) is None
+    if reference.errors and not of_kind(reference, *WEIGHTS) and trained:
         reason = "the run on one device failed before it watched a weight: see RUN"
         return inconclusive(CHECK, reason, follows=True)
     if not of_kind(reference, *WEIGHTS) and not structure:
