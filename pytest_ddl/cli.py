@@ -109,6 +109,11 @@ class _ShowVersions(argparse.Action):
         parser.exit()
 
 
+def _may_be_own(option: str) -> bool:
+    """Return whether an unknown argument can be a misspelt option of a command, and not one of the plugin."""
+    return option.startswith("--") and not option.startswith("--ddl-")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand and return its exit status.
 
@@ -147,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if refused:
         chosen = subparsers.choices[given[0]]
         known = [name for action in chosen._actions for name in action.option_strings]
-        guesses = "".join(did_you_mean(one.partition("=")[0], known) for one in refused if one.startswith("--"))
+        guesses = "".join(did_you_mean(one.partition("=")[0], known) for one in refused if _may_be_own(one))
         if passes_on == "rest" and not guesses:
             option = refused[0].startswith("-")
             places = " (options of the script go into --args, and those of pytest come last, after --)"

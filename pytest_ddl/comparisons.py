@@ -72,6 +72,10 @@ class InconclusiveError(pytest.skip.Exception):  # type: ignore[misc,name-define
         self.report = report
 
 
+class NoRanksError(pytest.fail.Exception):  # type: ignore[misc,name-defined]
+    """Outcome of a comparison whose ranks cannot be started. It says nothing about the program."""
+
+
 _OF_FIT = (
     "batch_size", "epochs", "callbacks", "validation_split", "validation_data", "shuffle", "class_weight",
     "sample_weight", "initial_epoch", "steps_per_epoch", "validation_steps", "validation_batch_size", "validation_freq",

@@ -257,8 +257,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if "pytest_ddl.deferred" in sys.modules:
         sys.modules["pytest_ddl.deferred"].stop()
-    # A run without ddl tests has started nothing, so it does not need this import.
-    if "pytest_ddl.session" in sys.modules:
+    if "pytest_ddl.session" in sys.modules:  # otherwise nothing was started
         from pytest_ddl.session import close
 
         close(config)
@@ -361,7 +360,7 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
     has nothing to judge.
     """
     from pytest_ddl.cluster.obstacles import LaunchError
-    from pytest_ddl.comparisons import Equivalence, assert_equivalence
+    from pytest_ddl.comparisons import Equivalence, NoRanksError, assert_equivalence
     from pytest_ddl.equivalence.runs.question import explains_arguments
     from pytest_ddl.items.selection import parse_mark
     from pytest_ddl.items.unused import calls_of
@@ -377,8 +376,7 @@ def ddl_equivalence(_ddl_spec: StrategySpec, request: pytest.FixtureRequest) -> 
             with calls.of("ddl_equivalence"):
                 return assert_equivalence(harness, request.node, _ddl_spec, mark, train, **arguments)
         except LaunchError as error:
-            # The reason is outside the program, so its frames explain nothing.
-            raise pytest.fail.Exception(str(error), pytrace=False) from None
+            raise NoRanksError(str(error), pytrace=False) from None
 
     compared: Equivalence = compare
     return compared

@@ -71,7 +71,8 @@ class ScriptModule(pytest.Module):
 def _test_of(plan: dict[str, Any]) -> Any:
     def script(ddl_equivalence: Any, _ddl_spec: Any, request: pytest.FixtureRequest) -> None:
         __tracebackhide__ = True
-        from pytest_ddl.comparisons import assert_equivalence, reports_of
+        from pytest_ddl.cluster.obstacles import LaunchError
+        from pytest_ddl.comparisons import NoRanksError, assert_equivalence, reports_of
         from pytest_ddl.equivalence.verdict.report import DivergenceError
         from pytest_ddl.items.selection import parse_mark
         from pytest_ddl.session import harness_of
@@ -96,6 +97,8 @@ def _test_of(plan: dict[str, Any]) -> Any:
                 compare_script(reports_of(compare), program, plan["arguments"], tell)
             except UndecidedError as error:
                 return error
+            except (NoRanksError, LaunchError) as error:
+                return UndecidedError(str(error))  # the machine decides nothing about the script
             return None
 
         undecided = reason_of(ddl_equivalence, program)

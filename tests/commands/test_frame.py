@@ -118,6 +118,10 @@ def test_what_follows_two_dashes_goes_to_pytest(name: str, tmp_path: Path, monke
     ("given", "guess"),
     [
         ("--stepz=3", " (did you mean '--steps'?)"),
+        (
+            "--ddl-start-timeout=300",
+            " (options of the script go into --args, and those of pytest come last, after --)",
+        ),
         ("--nothing-alike", " (options of the script go into --args, and those of pytest come last, after --)"),
         ("-x", " (options of the script go into --args, and those of pytest come last, after --)"),
         ("other.py", " (one file in each call)"),
