@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from inspect import isfunction
 from itertools import takewhile
 from pathlib import Path
 
@@ -28,6 +29,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--nightly", action="store_true", help="Also run the tests of the plugin that are marked with nightly"
     )
+
+
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, obj: object) -> list[pytest.Item] | None:
+    """Make no items of slow tests in the quick loop: the parameters of some are objects that a cluster tries first.
+
+    Their files are imported all the same, so that a name that was moved is found.
+    """
+    if collector.config.option.markexpr != "not slow":
+        return None
+    marks = [*collector.iter_markers("slow"), *(getattr(obj, "pytestmark", ()) if isfunction(obj) else ())]
+    return [] if any(mark.name == "slow" for mark in marks) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

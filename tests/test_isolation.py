@@ -37,3 +37,22 @@ def test_variables_modules_and_folders_of_a_test_are_forgotten(
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(TESTS)
     pytester.runpytest_inprocess("-p", "no:randomly").assert_outcomes(passed=2)
+
+
+def test_the_quick_loop_imports_a_slow_file_and_makes_none_of_its_items(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("from tests.conftest import pytest_pycollect_makeitem")
+    pytester.makeini("[pytest]\nmarkers = slow")
+    head = (
+        "import pytest\n\ndef pytest_generate_tests(metafunc):\n    print('parameters of', metafunc.definition.name)\n"
+    )
+    pytester.makepyfile(
+        test_whole=f"{head}\npytestmark = pytest.mark.slow\nprint('imported')\n\ndef test_a(): pass",
+        test_part=f"{head}\n@pytest.mark.slow\ndef test_b(): pass\n\ndef test_c(): pass",
+    )
+    quick = pytester.runpytest_inprocess("-m", "not slow", "-s", "-q")
+    quick.assert_outcomes(passed=1)
+    assert [line for line in quick.outlines if "of test" in line or "imported" in line] == [
+        "parameters of test_c",
+        "imported",
+    ]
+    pytester.runpytest_inprocess("-q").assert_outcomes(passed=3)
