@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import lzma
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, fields, make_dataclass
@@ -13,7 +15,7 @@ import pytest
 from pytest_ddl.notes import Note, NoteKind
 from pytest_ddl.records import GradientRecord, GradientStage, RankRecord, StepRecord
 from tests.checks.simulated_training import Program, pair
-from tests.lab import codec, golden, walk
+from tests.lab import codec, golden
 
 PATHS = list(golden.paths(golden.RECORDS))
 EXPECTED = golden.expected()
@@ -43,9 +45,8 @@ def test_the_judge_needs_no_tensorflow() -> None:
 
 def test_no_file_names_a_place_of_the_machine_that_made_it() -> None:
     for path in PATHS:
-        texts = (place.value for record in codec.load(path)[:2] for place in walk.places(record))
-        for text in texts:
-            assert not (isinstance(text, str) and text.startswith(("/home", "/root", "/work", "/tmp"))), path.name
+        # Texts are JSON in the file, which is searched in a fraction of the time that its records take to be made.
+        assert not re.search(rb'"/(?:home|root|work|tmp)', lzma.decompress(path.read_bytes())), path.name
 
 
 @dataclass(frozen=True)
