@@ -330,3 +330,42 @@ def mean_of_a_delayed_actor(run):
 
 def right_delayed_actor(run):
     _actor(run, lambda losses: _average(run, losses))
+
+
+def _weighs(run, own):
+    """The examples of the first replica have the weight 0 in the first step."""
+    with run.strategy.scope():
+        model = _dense()
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+    run.watch(model=model, optimizer=optimizer)
+    numbers = tf.data.Dataset.range(48).batch(run.global_batch_size)
+
+    def replica_step(number, batch):
+        weights = tf.cast(number >= 6, model.compute_dtype)
+        count = tf.reduce_sum(weights)
+        with tf.GradientTape() as tape:
+            errors = tf.reduce_sum(tf.square(model(batch[0]) - tf.cast(batch[1], weights.dtype)), axis=-1)
+            total = tf.reduce_sum(weights * errors)
+            if own:
+                loss = tf.math.divide_no_nan(total, count) / run.num_replicas
+            else:
+                loss = total / tf.distribute.get_replica_context().all_reduce("sum", count)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    @tf.function
+    def step(batch):
+        return run.strategy.reduce("SUM", run.strategy.run(replica_step, args=batch), axis=None)
+
+    for batch in run.batches(tf.data.Dataset.zip(numbers, _data(run))):
+        run.record(step(batch))
+
+
+def weights_of_a_replica_are_zero(run):
+    _weighs(run, own=True)
+
+
+def right_weights_of_zero(run):
+    _weighs(run, own=False)

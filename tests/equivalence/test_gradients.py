@@ -77,6 +77,7 @@ CONSISTENT = {
     "contrastive_in_full": "batch-coupled-loss",
     "contrastive_term_divided_by_the_replicas": "batch-coupled-loss",
     "one_mean_is_divided_twice": None,
+    "weights_of_a_replica_are_zero": "masked-loss-normalised-per-replica",
 }
 """Causes with which the records are consistent, but which do not reproduce the whole update."""
 BESIDES = {
@@ -150,7 +151,7 @@ RIGHT = (
     *("right_accumulation_with_adam", "right_accumulation_by_zeros_and_plain_sgd", "right_schedule"),
     "right_schedule_with_adam",
     *("right_terms", "right_masked_behind_synchronized_normalization", "right_masked_term_beside_another"),
-    *("right_returns", "right_contrastive", "right_ratios", "right_delayed_actor"),
+    *("right_returns", "right_contrastive", "right_ratios", "right_delayed_actor", "right_weights_of_zero"),
 )
 
 

@@ -61,6 +61,7 @@ CANDIDATES: list[Candidate] = [
     clipping.equal_sizes_of_weights,
     values.sparse_rows,
     scaling.scaled_parts,
+    parts.counted_without_weight,
     parts.shares_of_examples,
     scaling.scaled_sum,
     scaling.scaled_variables,

@@ -264,7 +264,9 @@ def _combines(motion: Motion, shares: Sequence[float]) -> bool:
 
 def from_slices(case: Case) -> Fit | None:
     """Test whether the update combines the updates that each replica's examples make separately."""
-    if len(case.slices) != case.replicas or case.replicas == 1 or parts_of_loss.coupled(case) is not None:
+    if len(case.slices) != case.replicas or case.replicas == 1:
+        return None
+    if any(nearer(case) is not None for nearer in (parts_of_loss.coupled, parts_of_loss.counted_without_weight)):
         return None
     parts = {motion.variable.index: case.slice_updates(motion.variable.index) for motion in case.weights}
     one, number = 1.0, case.replicas

@@ -16,6 +16,7 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     factors_alone,
     is_one,
     random_sources,
+    silent_replicas,
     tells,
 )
 from pytest_ddl.equivalence.diagnosis.candidates.terms import (
@@ -39,6 +40,7 @@ from pytest_ddl.equivalence.evidence.combination import Weights, solve
 from pytest_ddl.equivalence.evidence.gradients import calls
 from pytest_ddl.equivalence.evidence.observe import is_uneven, update
 from pytest_ddl.equivalence.findings import Grounds
+from pytest_ddl.messages import listed
 from pytest_ddl.records import GradientStage
 
 MASKED = "masked-loss-normalised-per-replica"
@@ -58,6 +60,29 @@ def empty_replica(case: Case) -> Fit | None:
             evidence += f", and {value:.4g} x the single-device update reproduces the change"
             return Fit("empty-replica", evidence, grounds=Grounds.RATIO)
     return Fit("empty-replica", evidence, grounds=Grounds.PATTERN, also=("mean-of-replica-means",))
+
+
+def counted_without_weight(case: Case) -> Fit | None:
+    """Test for replicas whose examples count nothing, and which still count as one part in the mean of the parts.
+
+    One device divides by the weights of all examples. If only one replica has any, its gradient is N times that of the
+    update, as it also is if the program divides by the number of replicas too often.
+    """
+    source = _used(case)
+    silent = silent_replicas(source) if source is not None else []
+    if source is None or not silent or 0 in case.sizes:
+        return None
+    share, heard = _share(case, source), [part for i, part in enumerate(source.parts) if i not in silent]
+    weights = solve(source.own, heard, case.gradient_slack)
+    if share is None or weights is None or not weights.all_positive or not weights.total_is(share * case.replicas):
+        return None
+    which = listed([f"replica {replica}" for replica in silent])
+    evidence = (
+        f"the gradient of {which} is 0; one device's gradient is the sum of those of the others weighted by "
+        f"{weights.total:.4g} together, and the update weights each by {share:.4g}"
+    )
+    also = (INVERSE,) if len(heard) == 1 else ()
+    return Fit(MASKED, evidence, grounds=Grounds.PATTERN, also=also)
 
 
 def shares_of_examples(case: Case) -> Fit | None:

@@ -9,6 +9,7 @@ import numpy as np
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Motion, reproduces
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
+    has_silent_replicas,
     is_never_reduced,
     limits_of,
     plain_normalization,
@@ -29,9 +30,11 @@ _LEAST_SCALE = 16.0
 
 
 def _factors(case: Case) -> Iterator[tuple[float, str]]:
+    silent = has_silent_replicas(case)
     for number in case.parallel:
         for power, cause in CAUSES.items():
-            yield float(number) ** power, cause
+            if power > 0 or not silent:  # with a silent replica, a mean over replicas is smaller for another reason
+                yield float(number) ** power, cause
 
 
 def scaled(case: Case) -> Fit | None:

@@ -82,6 +82,16 @@ def tells(case: Case, source: Source) -> bool:
     return solve(total_of(source), source.parts, case.gradient_slack) is not None
 
 
+def silent_replicas(source: Source) -> list[int]:
+    """Return the replicas whose gradients are zero in a step in which others' are not: weights of 0, or masks."""
+    silent = [replica for replica, part in enumerate(source.parts) if not any(map(np.any, part.values()))]
+    return silent if len(silent) < len(source.parts) else []
+
+
+def has_silent_replicas(case: Case) -> bool:
+    return case.computed is not None and bool(silent_replicas(case.computed))
+
+
 def tell_apart(case: Case, source: Source) -> bool:
     """Return whether replicas differ in a gradient. Equal gradients were reduced, or come from equal data."""
     close, first = case.close(), source.parts[0]
