@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from pytest_ddl import check_training
+from pytest_ddl.equivalence.causes.cause import Form
 from tests.fixes.case import Case, every_fix
 from tests.fixes.cases import ADVICE, CASES
 from tests.fixes.modules import module_of
@@ -62,6 +63,18 @@ def test_a_program_with_the_mistake_passes_after_its_fix(
     declared = dict.fromkeys(case.expect, "the corrected program is meant to")
     mended = check_training(module_of(tmp_path, "mended", case.right()).train, case.strategy, **given, expect=declared)
     assert mended.verdict == "pass", f"{case.right()}\n{mended}"
+
+
+@pytest.mark.slow
+def test_a_loss_of_fit_that_a_wrong_term_explains_has_no_fix_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    case = next(case for case in CASES if case.fix == "divided-term" and case.form is Form.FIT)
+    report = check_training(
+        module_of(tmp_path, "term", case.wrong()).train, "mirrored", global_batch_size=8, steps=3, timeout=100
+    )
+    assert [finding.check for finding in report.findings] == ["STEP-EQ"], str(report)
 
 
 @pytest.mark.slow

@@ -171,6 +171,7 @@ def _wrong(
     evidence = "; ".join(f.text for f in formulas) or "no formula tried (sums, means, single replicas) fits"
     cause = shown.cause if shown else "reported-loss-wrong"
     also = shown.also if shown else formula.also if formula else ()
+    recomputed = not shown.of_other_losses if shown else formula is not None and not formula.is_right
     what = f"the loss that fit shows in step {step}" if by_fit else f"the loss reported for step {step}"
     finding = Finding(
         check=CHECK,
@@ -189,7 +190,7 @@ def _wrong(
         also=also,
         approximation=shown.approximation if shown else False,
         ratio=actual / desired if desired and math.isfinite(actual) else None,
-        grounds=Grounds.RECOMPUTED if shown or (formula and not formula.is_right) else Grounds.PATTERN,
+        grounds=Grounds.RECOMPUTED if recomputed else Grounds.PATTERN,
     )
     keys: list[_Key] = [(_Way.SHOWN_BY_FIT, cause, None)] if shown else []
     for one in [] if shown else formulas:

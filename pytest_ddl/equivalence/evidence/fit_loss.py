@@ -21,6 +21,8 @@ class Shown:
     also: tuple[str, ...] = ()
     approximation: bool = False
     """True if the metric behind it is right, and so is the mean that fit shows at the end of the epoch."""
+    of_other_losses: bool = False
+    """True if fit shows the mean of all that its metric has counted, so that the losses themselves differ."""
 
 
 def is_running_mean(record: TrainingRecord, step: int) -> bool:
@@ -55,7 +57,8 @@ def _formula(
     right = whole is not None and desired is not None and abs(whole - desired) <= slack
     if len(own) > 1 and len(own) == len(parts) and _fits(sum(own) / len(own), actual, slack):
         text = "it is the mean of the replicas' running means, which ignores their numbers of examples"
-        return Shown(text, "mean-of-replica-means", approximation=right)
+        shows_all = whole is not None and _fits(whole, actual, slack)
+        return Shown(text, "mean-of-replica-means", approximation=right, of_other_losses=shows_all and not right)
     if len(own) > 1 and _fits(sum(own), actual, slack * number):
         text = f"it is the sum of the {number} replicas' running means; the metric's own state is right"
         return Shown(text, also=("metric-wrong",), approximation=right)
