@@ -286,6 +286,49 @@ CASES = (
         cause="metric-wrong",
     ),
     Case(
+        "shares-of-a-value",
+        LOOP,
+        "value",
+        'value = strategy.reduce("MEAN", value, axis=None)',
+        given={
+            "result": "return loss, tf.reduce_sum(tf.abs(prediction - y)) / global_batch_size",
+            "reduced": """
+            value = losses[1]
+            <value>
+            return strategy.reduce("SUM", losses[0], axis=None), value
+            """,
+            "loop": """
+            for batch in run.batches(dataset):
+                loss, value = train_step(batch)
+                run.record(loss=loss, error=value)
+            """,
+        },
+        cause="metric-wrong",
+    ),
+    Case(
+        "value-of-all-examples",
+        LOOP,
+        "value",
+        'total, count = total + strategy.reduce("MEAN", mean_of_part, axis=None), count + 1',
+        given={
+            "before": "total = count = 0.0",
+            "inside": "errors = tf.abs(prediction - y)",
+            "result": "return loss, tf.reduce_sum(errors), tf.cast(tf.size(errors), errors.dtype)",
+            "reduced": "return strategy.reduce('SUM', losses[0], axis=None), *losses[1:]",
+            "loop": """
+            division = tf.function(lambda one, other: strategy.run(tf.divide, args=(one, other)))
+            for batch in run.batches(dataset):
+                loss, sum_of_examples, number_of_examples = train_step(batch)
+                mean_of_part = division(sum_of_examples, number_of_examples)
+                <value>
+                run.record(loss=loss)
+            run.value("error", total / count)
+            """,
+            "examples": "features, labels = features[:21], labels[:21]",
+        },
+        cause="metric-wrong",
+    ),
+    Case(
         "keras-loop-in-run",
         FIT,
         "trained",

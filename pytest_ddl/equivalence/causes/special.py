@@ -199,9 +199,23 @@ SPECIAL: Mapping[str, Fix] = {
         "rows of one of them must do so with all."
     ),
     "parts-of-a-value": Fix(
-        "Look at how the parts of the replicas become one value. Of means over equal parts, take the mean. Of sums, "
-        "take the sum, and divide it by the number of examples of the global batch.",
+        "Of means over equal parts, take the mean, and do not add them up.",
         'value = strategy.reduce("MEAN", value, axis=None)',
+    ),
+    "shares-of-a-value": Fix(
+        "If each replica has a share of the value, add the shares up, and neither average them nor take that of one "
+        "replica.",
+        'value = strategy.reduce("SUM", value, axis=None)',
+    ),
+    "value-of-all-examples": Fix(
+        "Look at how the parts of the replicas become one value. A mean over unequal parts, or over batches of unequal "
+        "size, is not the mean over all examples: add up sums and numbers of examples over all replicas and batches, "
+        "and divide once, value = total / count. Of rows, such as predictions, gather each batch along axis 0 before "
+        "the next one, so that they keep the order of the labels: strategy.gather(rows, axis=0).",
+        """
+        total += strategy.reduce("SUM", sum_of_examples, axis=None)
+        count += strategy.reduce("SUM", number_of_examples, axis=None)
+        """,
     ),
     "steps-one-by-one": Fix(
         "Compute in each step under the coordinator what one device computes: the same loss, divided by the examples "

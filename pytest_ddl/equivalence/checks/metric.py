@@ -30,6 +30,15 @@ _SHOWN_BY_FIT = (
     "one by one"
 )
 
+_IN_WORDS = {
+    1: "it is {number} x the value of one device, as if means of the {number} replicas were added up",
+    -1: "it is 1/{number} of the value of one device: a mean of parts, or the part of one replica",
+    0: "",
+}
+"""Evidence by the power of N that divides the value by that of one device; 0 if none does."""
+_BY_HAND = {1: "parts-of-a-value", -1: "shares-of-a-value", 0: "value-of-all-examples"}
+"""Fix for a value that a program computes itself, by the same power."""
+
 
 @dataclass
 class _Seen:
@@ -254,6 +263,7 @@ def _finding(
 ) -> Finding:
     found = difference(value.actual, value.desired)
     by_hand = cause == "metric-wrong" and _is_by_hand(value, rank)
+    ratio = _ratio(value, replicas)
     return Finding(
         check=CHECK,
         message=message,
@@ -264,12 +274,12 @@ def _finding(
         error=found.error,
         tolerance=value.bound.value,
         scale=magnitude(value.desired),
-        fix=SPECIAL["parts-of-a-value"] if by_hand else None,
+        fix=SPECIAL[_BY_HAND[ratio]] if by_hand else None,
         observed=found.actual,
         expected=found.desired,
         origin=value.bound.origin,
         a_priori=value.bound.a_priori,
-        evidence=evidence or _by_ratio(value, replicas),
+        evidence=evidence or (_IN_WORDS[ratio].format(number=replicas) or None),
     )
 
 
@@ -281,12 +291,11 @@ def _is_by_hand(value: Reported, rank: RankRecord) -> bool:
     return not of_keras and not any(RUNNING_MEAN in step.values for step in rank.steps)
 
 
-def _by_ratio(value: Reported, replicas: int) -> str | None:
+def _ratio(value: Reported, replicas: int) -> int:
+    """Return 1 if the value is N times that of one device, -1 for 1/N, and 0 if it is neither."""
     actual, desired, bound = value.actual, value.desired, value.bound.value
-    if actual.shape != desired.shape or not all_finite(actual):
-        return None
-    if replicas > 1 and difference(actual, desired * replicas).error <= bound * replicas:
-        return f"it is {replicas} x the value of one device, as if means of the {replicas} replicas were added up"
-    if replicas > 1 and difference(actual, desired / replicas).error <= bound:
-        return f"it is 1/{replicas} of the value of one device: a mean of parts, or the part of one replica"
-    return None
+    if actual.shape != desired.shape or not all_finite(actual) or replicas == 1:
+        return 0
+    if difference(actual, desired * replicas).error <= bound * replicas:
+        return 1
+    return -1 if difference(actual, desired / replicas).error <= bound else 0
