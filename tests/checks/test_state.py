@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from simulated_training import Program, pair
 from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.checks.optimizer_state import check_optimizer_state
+from pytest_ddl.equivalence.checks.replica_equality import check_replica_equality
 from pytest_ddl.equivalence.checks.state import check_state
 from pytest_ddl.equivalence.evidence.comparison import Comparison
 from pytest_ddl.equivalence.evidence.slices import Slices
@@ -297,6 +299,35 @@ def test_shares_of_a_sum_that_are_averaged_have_a_fix_of_their_own() -> None:
         (finding,) = _state(reference, _changed(distributed, share, aggregation="mean", **declared)).findings
         assert (finding.cause, finding.exact) == ("state-not-aggregated", True)
         assert "VariableAggregation.SUM" in (finding.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("parts", "exact", "named"),
+    [
+        ({1: (0.5, 0.5), 2: (0.5, 0.5), 3: (0.75, 0.25), 4: (0.5, 0.5)}, True, True),
+        # Equal parts may be a value that is halved, and a report says so.
+        (dict.fromkeys(range(1, 5), (0.5, 0.5)), False, True),
+        ({1: (0.5, 0.5), 2: (0.5, 0.5), 3: (0.75, 0.5), 4: (0.5, 0.5)}, False, False),
+    ],
+    ids=["apart in step 3", "alike", "too much in step 3"],
+)
+def test_shares_that_each_replica_adds_for_itself_are_advised_to_be_added_up(
+    parts: dict[int, tuple[float, float]], exact: bool, named: bool
+) -> None:
+    reference, distributed = pair(TWO)
+
+    def added(replica: int, step: int, _value: Array) -> Array:
+        values = [np.asarray(reference.value(STATE, at)) for at in range(step + 1)]
+        changes = [(new - old) * parts[at][replica] for at, (old, new) in enumerate(pairwise(values), start=1)]
+        return np.asarray(values[0] + sum(changes))
+
+    comparison = Comparison(reference, _changed(distributed, added), Tolerance(reference))
+    (finding, *_) = check_state(comparison).findings
+    assert (finding.step, finding.cause, finding.exact) == (1, "state-not-aggregated", exact)
+    assert (finding.fix == SPECIAL["averaged-shares"]) is named
+    for apart in check_replica_equality(comparison).findings:
+        assert apart.step == 3
+        assert (apart.fix == SPECIAL["averaged-shares"]) is named
 
 
 def test_parts_of_which_only_the_first_is_read_are_advised_to_be_added_up() -> None:

@@ -183,6 +183,18 @@ CASES = (
         cause="state-not-aggregated",
     ),
     Case(
+        "averaged-shares",
+        MODULE,
+        "shared",
+        "pass",
+        given={
+            **_MEAN_STATE,
+            "scope": "state = tf.Variable(tf.ones((4,)), trainable=False, name='state')",
+            "after": "share = tf.reduce_sum(x, 0)\n<shared>\nstate.assign_add(share)",
+        },
+        cause="state-not-aggregated",
+    ),
+    Case(
         "sum-of-old-values",
         MODULE,
         "assigned",

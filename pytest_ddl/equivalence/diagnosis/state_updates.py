@@ -33,6 +33,7 @@ NOT_AGGREGATED = "state-not-aggregated"
 SCALED = "state-scaled-by-replica-count"
 
 _SHARES = "it changes by 1/N of the change on one device: each replica holds a share of a sum, and shares are averaged"
+_OWN_SHARES = "what all replicas have added since the first step is, summed, the change on one device"
 KNOWN = {"mean": "not-the-mean", "sum": "not-the-sum", "first": "not-the-first", "": "neither"}
 """Declared aggregation -> the fix that says why it does not give the value of the whole batch."""
 _LARGEST_DECAY = 1.0 + 1e-6
@@ -80,6 +81,8 @@ def of_copies(comparison: Comparison, place: Place, theirs: VariableRecord, copi
         average = sum(copy.astype(np.float64) for copy in copies) / len(copies)
         if difference(np.asarray(average), desired).error <= 2 * bound:
             evidence, fix = f"{evidence}, and their mean is the value of one device", fix_of(NOT_AGGREGATED)
+        elif _changes_add_up(comparison, theirs, place.step):
+            evidence, fix = f"{evidence}, and {_OWN_SHARES}", SPECIAL["averaged-shares"]
         elif (decay := _decay(comparison, place, theirs)) is not None:
             evidence = f"{evidence}, and each is {decay} and the share of its own replica"
             fix = SPECIAL["share-with-decay"]
@@ -117,6 +120,11 @@ def unexplained(comparison: Comparison, place: Place, theirs: VariableRecord) ->
     copied = _copied_from(comparison.reference, place)
     taken = f"on one device it takes the value of {copied} in step {step}" if copied else ""
     if not kind and copies > 1 and not is_read_on_demand(theirs):
+        later = range(step, shared_steps(*comparison.records) + 1)
+        if all(_changes_add_up(comparison, theirs, at) for at in later):
+            # Equal shares may also be one value that is too small by chance. Shares that differ are no chance.
+            grounds = Grounds.RECOMPUTED if any(_differ(comparison, theirs, at) for at in later) else Grounds.PATTERN
+            return Diagnosis(NOT_AGGREGATED, _OWN_SHARES, grounds=grounds, fix=SPECIAL["averaged-shares"])
         evidence = "all copies are equal although it declares no aggregation, so every replica assigned this value"
         places = (f"the condition under which the program assigns {theirs.name}", "the values that it is computed from")
         evidence = "; ".join(filter(None, (evidence, taken)))
@@ -219,6 +227,28 @@ def _adds_up(comparison: Comparison, place: Place, theirs: VariableRecord) -> bo
         return False
     total = np.sum([part.astype(np.float64) for part in parts], axis=0)
     return difference(total, np.asarray(ours, np.float64)).error <= len(parts) * place.bound.value
+
+
+def _changes_add_up(comparison: Comparison, theirs: VariableRecord, step: int) -> bool:
+    """Return whether the changes of the copies since the first step, summed, are the change of one device."""
+    reference, distributed = comparison.records
+    before, after = (reference.value(theirs.index, at) for at in (0, step))
+    old, new = (
+        [np.asarray(value) for _rank, _replica, value in distributed.components(theirs.index, at)] for at in (0, step)
+    )
+    if before is None or after is None or not len(old) == len(new) == distributed.num_replicas > 1:
+        return False
+    if not all(is_numeric(value) and value.shape == after.shape for value in (before, after, *old, *new)):
+        return False
+    change = np.subtract(after, before, dtype=np.float64)
+    summed = np.sum(np.subtract(new, old, dtype=np.float64), axis=0)
+    bound = comparison.tolerance.variable(theirs.index, step).value
+    return bool(np.any(change)) and difference(summed, change).error <= distributed.num_replicas * bound
+
+
+def _differ(comparison: Comparison, theirs: VariableRecord, step: int) -> bool:
+    first, *others = [value for _rank, _replica, value in comparison.distributed.components(theirs.index, step)]
+    return any(not same(np.asarray(other), np.asarray(first)) for other in others)
 
 
 def _is_sum_of_equal_values(comparison: Comparison, place: Place, theirs: VariableRecord) -> bool:
