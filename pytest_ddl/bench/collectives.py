@@ -13,7 +13,6 @@ from pytest_ddl.bench.launching.machine import machine_facts
 from pytest_ddl.bench.launching.pinning import cores_per_replica, first_replica, pinned, pinned_environ
 from pytest_ddl.bench.metrics.communication import CollectiveTiming, replayed_communication_time
 from pytest_ddl.cluster.worker import own_rank
-from pytest_ddl.strategies.registry import StrategyRegistry
 
 __all__ = ["CollectiveTiming", "measure_collectives", "replayed_communication_time"]
 
@@ -70,7 +69,9 @@ def measure_collectives(
     _validate(sizes, kinds, samples)
     harness = process_harness()
     spec = harness.registry.parse_variant(variant)
-    replicas = _replicas(harness.registry, variant)
+    replicas = harness.registry[spec.name].num_replicas(spec)
+    if replicas < 2 or spec.name == "tpu":
+        raise ValueError(f"variant={variant!r} has no collectives to time here: give one with 2 replicas or more")
     chosen = {} if arguments is None else {spec.name: arguments}
     cores = cores_per_replica(harness, spec) if pin else 0
     deadline = time.monotonic() + timeout
@@ -90,14 +91,6 @@ def measure_collectives(
         )
         for kind, size in found[0]
     ]  # fmt: skip
-
-
-def _replicas(registry: StrategyRegistry, variant: str) -> int:
-    spec = registry.parse_variant(variant)
-    replicas = registry[spec.name].num_replicas(spec)
-    if replicas < 2 or spec.name == "tpu":
-        raise ValueError(f"variant={variant!r} has no collectives to time here: give one with 2 replicas or more")
-    return replicas
 
 
 def time_collectives(

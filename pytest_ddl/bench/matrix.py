@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ddl.bench.launching.pinning import cores_per_replica
 from pytest_ddl.bench.launching.records import BenchSpec, Launch
-from pytest_ddl.bench.metrics.estimates import Estimate, estimate
+from pytest_ddl.bench.metrics.estimates import estimate
 from pytest_ddl.bench.metrics.registry import METRICS, Column
 from pytest_ddl.bench.outcome import UsageError
 from pytest_ddl.json_records import JsonRecord
@@ -183,7 +183,7 @@ def summary(matrix: Matrix) -> str:
                 elif found.value is None:
                     text = f"[{notes.setdefault(found.note, len(notes) + 1)}]"
                 else:
-                    text = f"{column.text(found.value)}{_spread(found) if column.interval else ''}"
+                    text = f"{column.text(found.value)} {found.spread(1) if column.interval else ''}".rstrip()
                     if len(found.samples) > 1 and found.low is None:
                         unsure = found.no_interval
                     if found.baseline is not None:
@@ -222,13 +222,6 @@ def _wrapped(variant: str) -> list[str]:
     name, bracket, shape = variant.partition("[")
     parts = (bracket + shape).replace(",", ", ")
     return [name, *textwrap.wrap(parts, NAME, initial_indent="  ", subsequent_indent="   ")]
-
-
-def _spread(found: Estimate) -> str:
-    half = found.half_width
-    if half is None:
-        return ""
-    return f" ±{half:.1%}" if half < 0.995 else " ±>99%"
 
 
 def _uncertainty(matrix: Matrix) -> str:

@@ -186,7 +186,7 @@ class EvaluationSummary:
         if found.value is None:
             return self._note(found.note)
         text = form(found.value)  # type: ignore[operator]
-        return f"{text} {_half(found)}".rstrip()
+        return f"{text} {found.spread()}".rstrip()
 
     def _share(self, cell: EvaluatedCell) -> str:
         """Return the share of a step that distribution costs. Its interval is one of percents, so it is no ±."""
@@ -246,13 +246,6 @@ def staleness_of(curves: Sequence[TrainingCurve]) -> dict[int, int]:
 
 def _peaks(launches: Sequence[Launch]) -> list[list[int]]:
     return [[rank.peak_memory_bytes for rank in one.ranks] for one in launches]
-
-
-def _half(found: Estimate) -> str:
-    half = found.half_width
-    if half is None:
-        return ""
-    return f"±{half:.0%}" if half < 0.995 else "±>99%"
 
 
 # -- text ------------------------------------------------------------------------------------------

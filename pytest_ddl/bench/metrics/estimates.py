@@ -68,6 +68,13 @@ class Estimate:
             return None
         return (self.high - self.low) / 2 / abs(self.value)
 
+    def spread(self, decimals: int = 0) -> str:
+        """Return half the interval as text, such as ``±5%``; empty without an interval."""
+        half = self.half_width
+        if half is None:
+            return ""
+        return f"±{half:.{decimals}%}" if half < 0.995 else "±>99%"
+
     def __str__(self) -> str:
         if self.value is None:
             return f"{self.metric} of {self.variant}: none, {self.note}"
