@@ -21,11 +21,13 @@ def text_of(of: Experiment) -> str:
     return report.markdown(command.report(of), ORIGIN)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a study, whose plots take most of the time. Tests only read it."""
     pytest.importorskip("matplotlib")
-    report.write(command.report(experiment(notes=("a <note>",))), ORIGIN, tmp_path / "a" / "b")
-    return tmp_path / "a" / "b"
+    path = tmp_path_factory.mktemp("study") / "a" / "b"
+    report.write(command.report(experiment(notes=("a <note>",))), ORIGIN, path)
+    return path
 
 
 def test_published_and_measured_stand_side_by_side() -> None:
