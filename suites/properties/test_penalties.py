@@ -132,3 +132,35 @@ def test_a_regularizer_of_outputs_is_asked_about_them_once(name, ddl_strategy):
             assert len(asked) == 1, f"asked about the output {len(asked)} times"
             assert name in PARTS_TOO or len(regularizer.asked) == 1
     wrong.check()
+
+
+PRECISIONS = ("float16", "bfloat16", "float64", "mixed_float16", "mixed_bfloat16")
+
+
+@pytest.mark.ddl(strategies=["one_device"], keras="keras")
+@pytest.mark.ddl_item("precision.mixed_float16", shows="values")
+@pytest.mark.parametrize("kind", ["kernel", "output", "loss"])
+def test_a_model_trains_with_a_penalty_of_each_precision(kind, ddl_strategy):
+    """The loss of the labels is in float32, and a penalty in the precision of its layer: fit adds them up."""
+    from suites.subject import keras
+
+    class Adding(keras.layers.Dense):  # type: ignore[misc]
+        def call(self, inputs: Any, **options: Any) -> Any:
+            outputs = super().call(inputs, **options)
+            self.add_loss(keras.ops.sum(keras.ops.square(outputs)))
+            return outputs
+
+    wrong, l2 = Wrong(), keras.regularizers.L2(0.25)
+    for policy in PRECISIONS:
+        for eagerly in (False, True):
+            with wrong.of(policy, f"run_eagerly={eagerly}"):
+                options = {"kernel": {"kernel_regularizer": l2}, "output": {OUTPUTS: l2}}.get(kind, {})
+                layer = (Adding if kind == "loss" else keras.layers.Dense)(
+                    1, kernel_initializer="ones", dtype=policy, **options
+                )
+                model = keras.Sequential([keras.Input((2,)), layer])
+                model.compile(keras.optimizers.SGD(0.0), "mse", run_eagerly=eagerly)
+                log = model.fit(np.ones((4, 2)), np.zeros((4, 1)), verbose=0).history["loss"]
+                penalty = {"kernel": 0.25 * 2, "output": 0.25 * 4, "loss": 4 * 4}[kind]
+                np.testing.assert_allclose(log, [4 + penalty], rtol=1e-2)
+    wrong.check()
