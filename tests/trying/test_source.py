@@ -95,6 +95,22 @@ def test_a_notebook_finds_the_names_of_ipython() -> None:
     assert {name for name in set(sys.modules) - before if name.startswith("IPython")} == set()
 
 
+def test_ipython_is_there_only_after_its_import_and_looks_new() -> None:
+    """Matplotlib looks for the module and its version when it makes a figure."""
+    before = set(sys.modules)
+    with shell.ipython():
+        assert set(sys.modules) == before
+        exec("import IPython\nassert IPython.version_info[:2] >= (8, 24)\nassert IPython.__version__ >= '8'", {})
+    assert not {name for name in set(sys.modules) - before if name.startswith("IPython")}
+
+
+def test_a_notebook_imports_any_module_of_ipython() -> None:
+    code = "from IPython.utils import io\nwith io.capture_output() as shown:\n    x = 1\nshown.show()\n"
+    with shell.ipython():
+        exec(code, {})
+    assert "IPython.utils" not in sys.modules
+
+
 def test_a_file_that_a_notebook_writes_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(notebook(tmp_path / "a.ipynb", "%%writefile part.py\nVALUE = 'x'\n").code, {})
