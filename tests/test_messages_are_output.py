@@ -98,6 +98,7 @@ class _Sentences:
 
 FOREIGN = {
     "bench/evaluating/records.py": "a failure of a rank ends with the traceback of Python",
+    "cluster/explain.py": "leaves addresses out of texts of exceptions of the program",
     "commands/advise.py": "an argument of BenchSpec is shown as the option of the command",
     "commands/doctor.py": "the options of this command have no prefix",
     "doctor/connections.py": "the error of a lease has its fix after a semicolon",

@@ -6,6 +6,7 @@ Equal failures appear once, and every failed rank is named.
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pytest_ddl.tracebacks import threads_in
 
 _OWN_FRAMES = os.path.dirname(__file__)
 MAX_STACK_LINES = 40
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 MAX_OUTPUT_LINES = 30
 
 
@@ -209,4 +211,9 @@ def shorten_head(text: str, lines: int) -> str:
 
 def _key(answer: Answer) -> tuple[str, str]:
     assert answer.failure is not None
-    return answer.failure.type, answer.failure.message
+    return answer.failure.type, without_addresses(answer.failure.message)
+
+
+def without_addresses(message: str) -> str:
+    """Return a message without the addresses of objects in it, which are different in each process."""
+    return _ADDRESS.sub("", message)

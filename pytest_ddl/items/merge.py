@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from pytest_ddl.cluster.cluster import Answer, Fate
-from pytest_ddl.cluster.explain import explain, name_ranks, sections
+from pytest_ddl.cluster.explain import explain, name_ranks, sections, without_addresses
 from pytest_ddl.cluster.protocol import UNEXPECTED_PASS, ExampleResult
 
 
@@ -259,7 +259,8 @@ def _failed_like(
 def _crash(report: pytest.TestReport) -> str:
     """Return a key that equal failures share: the location and the exception, without the values in the traceback."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    return f"{crash.path}:{crash.lineno}:{crash.message}" if crash is not None else report.longreprtext
+    where = "" if crash is None else f"{crash.path}:{crash.lineno}:"
+    return where + without_addresses(report.longreprtext if crash is None else crash.message)
 
 
 def _outcomes(phases: Sequence[_RankPhase], total: int) -> list[tuple[str, str]]:

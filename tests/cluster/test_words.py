@@ -54,6 +54,13 @@ def test_equal_exceptions_are_told_once_and_different_ones_all() -> None:
     assert "Traceback two" in text
 
 
+def test_exceptions_that_name_one_object_by_its_addresses_are_equal() -> None:
+    text = explain([raised(0, "<Model object at 0x7f01> is wrong"), raised(1, "<Model object at 0x7f02> is wrong")])
+    assert text.startswith("ValueError on all 2 ranks: <Model object at 0x7f01> is wrong")
+    assert text.count("Traceback") == 1
+    assert explain([raised(0, "flags 0x1"), raised(1, "flags 0x2")]).count("Traceback") == 2
+
+
 def test_ranks_that_were_not_asked_count_too() -> None:
     text = explain([raised(0, "here"), raised(2, "here")], 3)
     assert text.startswith("ValueError on ranks 0, 2 of 3: here")

@@ -85,6 +85,13 @@ def test_a_subtest_that_fails_on_one_rank_names_it(item: Any) -> None:
     assert "rank 0 of 2 skipped (Skipped: alone)" in subtest.longreprtext
 
 
+def test_failures_that_differ_only_in_addresses_are_one(item: Any) -> None:
+    failures = [_report(item, "failed", f"assert <Strategy object at 0x7f0{rank}> is None") for rank in range(2)]
+    (main,) = merge_phase(item, "call", [_answer(item, rank, main=failures[rank]) for rank in range(2)])
+    assert "this happened on all 2 ranks" in main.longreprtext
+    assert "failed differently" not in main.longreprtext
+
+
 @pytest.mark.parametrize("outcome", ["passed", "skipped"])
 def test_a_subtest_that_a_rank_lacks_fails(item: Any, outcome: str) -> None:
     extra = {"wasxfail": "known"} if outcome == "skipped" else {}
