@@ -109,9 +109,9 @@ def threads_in(stacks: str) -> list[str]:
 def own_frame_of_stacks(text: str) -> Frame | None:
     """Return the innermost frame of the user's program in the stacks of a process. Search the main thread first."""
     for thread in threads_in(text):
-        found = [frame for frame in frames_in(thread) if is_own(frame.file)]
-        if found:
-            return found[0]
+        for frame in frames_in(thread):
+            if is_own(frame.file) and frame.file != "<string>":  # the outermost frame of a rank
+                return frame
     return None
 
 

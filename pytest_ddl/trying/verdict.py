@@ -309,13 +309,14 @@ def _refuse_unseen(report: Report, source: Script) -> None:
     for _rank, error in reference.errors:
         # Without an end on one device, batches in another order are not replayed, and look like a finding.
         if error.type == "deadline":
-            raise UndecidedError(_SLOW)
+            raise UndecidedError(f"{_place_of(error)}{_SLOW}")
         if _script(reference).cut and error.type.rpartition(".")[2] in _CUT:
             raise _NeedsAllError
         raise UndecidedError(f"{_place_of(error)}the script fails on one device, too: {explained(error)}", True)
     # A rank that waits for another one is proved by the logs of collectives. A single rank may only be slow.
-    if len(distributed.ranks) == 1 and any(error.type == "deadline" for _rank, error in distributed.errors):
-        raise UndecidedError(_SLOW_THERE)
+    late = [error for _rank, error in distributed.errors if error.type == "deadline"]
+    if len(distributed.ranks) == 1 and late:
+        raise UndecidedError(f"{_place_of(late[0])}{_SLOW_THERE}")
     if not reference.num_steps:
         left_out = _script(reference).lines.get("not compared", ())
         failed = [cell for cell in _script(reference).failed if cell.error not in _CUT]

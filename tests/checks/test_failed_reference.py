@@ -7,10 +7,15 @@ from dataclasses import replace
 import pytest
 from simulated_training import Program, pair
 
+from pytest_ddl.equivalence.runs.comparer import PlainComparison
+from pytest_ddl.equivalence.runs.question import Question
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.equivalence.verdict.report import Report
+from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.notes import Note, NoteKind
-from pytest_ddl.records import ErrorRecord, RankRecord
+from pytest_ddl.records import ErrorRecord, RankRecord, TrainingRecord
+from pytest_ddl.strategies.registry import StrategyRegistry
+from pytest_ddl.training.settings import RunSettings
 
 STACKS = 'Fatal Python error: Segmentation fault\n\n  File "/project/train.py", line 71 in train\n'
 PLACE = {"file": "/project/train.py", "line": 71, "function": "train", "source": "run.evaluate(model, x)"}
@@ -96,3 +101,23 @@ def test_a_repeated_run_is_noted() -> None:
     report = judge(replace(reference, ranks=ranks), distributed)
     assert report.passed
     assert report.notes == (note,)
+
+
+class Hanging:
+    """Runs that hang in the program on one device, until no time is left for runs in another precision."""
+
+    def reference(self, settings: RunSettings) -> TrainingRecord:
+        error = LATE if settings.precision == "float64" else replace(LATE, traceback="", file="", source="")
+        ranks = (RankRecord(0, "worker:0", (0,), error=error),)
+        return replace(pair(Program(replicas=2))[0], ranks=ranks, precision=settings.precision)
+
+    def distributed(self, settings: RunSettings) -> TrainingRecord:
+        return replace(self.reference(replace(settings, precision="native")), num_replicas=2)
+
+
+def test_a_run_that_hangs_is_shown_with_its_own_stacks() -> None:
+    question = Question(lambda run: None, StrategyRegistry().default("mirrored"), DdlMark())
+    report = PlainComparison(Hanging(), RunSettings(), question).in_precision("auto")  # type: ignore[arg-type]
+    assert report.verdict == "inconclusive"
+    assert "at the deadline, it was at /project/train.py:71, in train: run.evaluate(model, x)" in str(report)
+    assert report.reference.errors[0][1] == LATE

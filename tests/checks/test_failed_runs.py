@@ -79,9 +79,9 @@ def test_expected_crash_is_no_finding() -> None:
 
 def test_a_deadline_on_one_device_names_the_timeout() -> None:
     reference, distributed = pair(Program(replicas=2))
-    error = ErrorRecord("deadline", "60 s", "stacks", step=0, file="<string>", line=10)
+    error = ErrorRecord("deadline", "60 s", "stacks", step=0)
     late = replace(reference, ranks=tuple(replace(rank, error=error) for rank in reference.ranks))
     result = judge(late, distributed).rendered(FrontEnd.TEST).result("RUN")
     assert result is not None
     assert result.reason.endswith("set a longer timeout=")
-    assert "<string>" not in str(result.details)
+    assert result.details == "stacks"

@@ -231,6 +231,8 @@ def test_the_main_thread_of_stacks_comes_first() -> None:
     frame = own_frame_of_stacks(stacks)
     assert frame is not None
     assert (frame.file, frame.line, frame.function) == ("/project/train.py", 7, "step")
+    outermost = 'Current thread 0x2 (most recent call first):\n  File "<string>", line 10 in <module>\n'
+    assert own_frame_of_stacks(outermost) is None
 
 
 def test_the_frame_that_raised_is_found_through_causes() -> None:

@@ -82,15 +82,18 @@ def test_a_single_rank_that_misses_its_deadline_decides_nothing(ranks: int, tmp_
     report = report_with()
     report.findings = [Finding("RUN", "did not finish in time", cause="deadline-exceeded")]
     rank = SimpleNamespace(facts={})
-    late = ErrorRecord("deadline", "deadline exceeded", "", 0)
+    late = ErrorRecord("deadline", "deadline exceeded", "", 0, file="/here/script.py", line=7)
     report.reference = SimpleNamespace(ranks=[rank], num_steps=4, errors=(), refused=None)
     report.distributed = SimpleNamespace(ranks=[rank] * ranks, num_steps=0, errors=((rank, late),))
 
     def compare(_train: Any, **_given: Any) -> Any:
         raise DivergenceError(report)
 
-    with pytest.raises(UndecidedError if ranks == 1 else DivergenceError, match="in time"):
+    with pytest.raises(UndecidedError if ranks == 1 else DivergenceError, match="in time") as caught:
         compare_script(compare, TriedScript(Script.read(tmp_path / "script.py"), failing=()), {})
+    assert str(caught.value).startswith("script.py:7: the script did not end in time under the strategy") == (
+        ranks == 1
+    )
 
 
 @pytest.mark.parametrize(("code", "advised"), [("import keras\n", False), ("from tensorflow import keras\n", True)])

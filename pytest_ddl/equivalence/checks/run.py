@@ -74,8 +74,9 @@ def _reference_failed(reference: TrainingRecord, distributed: TrainingRecord) ->
         return failed(CHECK, [_beside_one_device(_error(reference, distributed), reason, rank, error)], reason)
     if mistake is not None and mistake.fix:
         reason = f"{reason}. {_at(error)}{mistake.fix}"
-    place = place_of(error) if error.type != "deadline" else None
-    details = "\n".join(part for part in (f"raised in {place}" if place else None, _details([(rank, error)])) if part)
+    place = place_of(error)
+    where = "at the deadline, it was at" if error.type == "deadline" else "raised in"
+    details = "\n".join(part for part in (f"{where} {place}" if place else None, _details([(rank, error)])) if part)
     return replace(inconclusive(CHECK, reason), details=details or None)
 
 

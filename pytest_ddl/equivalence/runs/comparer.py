@@ -162,7 +162,8 @@ class PlainComparison:
             text = f"one device was run without a strategy, because the program raises under OneDeviceStrategy: {why}"
             report = replace(report, notes=(Note(NoteKind.HOW, text), *report.notes))
         report = runs.explained(report)
-        if settings.precision == "float32" and (reference.errors or _raised(distributed)):
+        failed = reference.errors or _raised(distributed)
+        if settings.precision == "float32" and failed and not _is_late(reference):
             return self.in_precision("native")
         if precision in ("auto", "float32") and replaced_policies(reference):
             own = replace(self, decided=report.passed)
@@ -178,6 +179,8 @@ class PlainComparison:
                 distributed = self.program.distributed(settings)
                 if not _raised(distributed):
                     return reference, distributed, settings
+            elif _is_late(reference):
+                return reference, self.program.distributed(settings), settings  # no time is left for another precision
             # Variables of float32 stay, but casts to half precision can be replaced.
             precision = "float32" if replaced_policies(reference) else "native"
         settings = replace(self.base, precision=precision)
@@ -212,6 +215,11 @@ def _is_float64(record: TrainingRecord) -> bool:
     trainable = [variable for variable in record.variables if variable.kind == "trainable"]
     wide = bool(trainable) and all(variable.dtype == "float64" for variable in trainable)
     return not record.errors and wide and half_precision(record) is None
+
+
+def _is_late(record: TrainingRecord) -> bool:
+    """Return whether the program did not end by the deadline. Its stacks are those of the run that used up the time."""
+    return any(error.type == "deadline" for _rank, error in record.errors)
 
 
 def _raised(record: TrainingRecord) -> bool:
