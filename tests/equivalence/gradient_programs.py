@@ -333,7 +333,7 @@ def right_one_network_is_never_updated(run):
     _two_networks(run, steps)
 
 
-def right_sharpness_aware(run):
+def _sharpness_aware(run, summed):
     with run.strategy.scope():
         model = _dense()
         optimizer = keras.optimizers.SGD(0.1)
@@ -349,7 +349,7 @@ def right_sharpness_aware(run):
 
         def replica_step(batch):
             loss, gradients = gradients_of(batch)
-            moves = [0.01 * gradient for gradient in _reduced(gradients)]
+            moves = [0.01 * gradient for gradient in (_reduced(gradients) if summed else gradients)]
             for variable, move in zip(model.trainable_variables, moves, strict=True):
                 variable.assign_add(move)
             _loss, gradients = gradients_of(batch)
@@ -362,6 +362,14 @@ def right_sharpness_aware(run):
 
     for _loss in run.steps(train_step, _data(run)):
         pass
+
+
+def right_sharpness_aware(run):
+    _sharpness_aware(run, summed=True)
+
+
+def moved_by_the_gradient_of_a_replica(run):
+    _sharpness_aware(run, summed=False)
 
 
 def right_penalty_divided_by_the_replicas(run):

@@ -61,6 +61,7 @@ CAUSES = {
     "penalty_of_a_critic_is_a_mean": N,
     "labels_are_reversed_on_one_replica": "examples-altered",
     "labels_are_rolled_under_the_strategy": "examples-altered",
+    "moved_by_the_gradient_of_a_replica": "replicas-diverged",
 }
 CONSISTENT = {
     "masked_behind_synchronized_normalization": "masked-loss-normalised-per-replica",

@@ -37,7 +37,8 @@ def left_out(case: Case) -> Fit | None:
     of_call: dict[int, list[float]] = {}
     for (_replica, call), weight in zip(theirs, weights.values, strict=True):
         of_call.setdefault(call, []).append(weight)
-    nothing = [call for call, found in of_call.items() if all(abs(weight) <= error for weight in found)]
+    unused = _unused(case, ours)
+    nothing = [c for c, found in of_call.items() if c not in unused and all(abs(weight) <= error for weight in found)]
     rest = [weight for call, found in of_call.items() if call not in nothing for weight in found]
     if not nothing or not rest or max(rest) - min(rest) > 2 * error or min(rest) <= error:
         return None
@@ -46,6 +47,16 @@ def left_out(case: Case) -> Fit | None:
         CAUSE,
         f"the update is the sum of the replicas' gradients of the step without micro-batch {names} of {several}",
     )
+
+
+def _unused(case: Case, ours: Calls) -> list[int]:
+    """Return the calls whose gradients one device leaves out of its update, too, as those that only move weights."""
+    own = {motion.variable.index: motion.ours for motion in case.pulls}
+    weights = solve(own, list(ours.values()), case.gradient_slack)
+    if weights is None:
+        return []
+    error = max(weights.slack)
+    return [call for (_replica, call), weight in zip(ours, weights.values, strict=True) if abs(weight) <= error]
 
 
 def _calls(case: Case, record: TrainingRecord) -> Calls:
