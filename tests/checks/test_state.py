@@ -359,6 +359,7 @@ def test_state_that_every_replica_adds_in_full() -> None:
 def test_equal_values_that_an_assignment_adds_up_are_named() -> None:
     (finding,) = _both(lambda _replica, _step, value: 2 * value, aggregation="sum").findings
     assert (finding.cause, finding.exact) == ("state-scaled-by-replica-count", True)
+    assert finding.fix == SPECIAL["summed-values"]
     (other,) = _both(lambda _replica, _step, value: 2 * value + 0.1, aggregation="sum").findings
     assert other.cause != "state-scaled-by-replica-count"
 

@@ -195,6 +195,31 @@ CASES = (
         cause="state-not-aggregated",
     ),
     Case(
+        "summed-values",
+        MODULE,
+        "declared",
+        "state = tf.Variable(start, trainable=False, aggregation=tf.VariableAggregation.SUM)",
+        given={
+            "before": "start = tf.ones((4,))",
+            "scope": "<declared>",
+            "watched": _STATE["watched"],
+            "after": "state.assign(0.9 * state + 0.1 * tf.reduce_mean(x, 0))",
+        },
+        cause="state-scaled-by-replica-count",
+    ),
+    Case(
+        "summed-values",
+        LAYER,
+        "declared",
+        'self.state = self.add_weight(shape=shape, trainable=False, aggregation="sum")',
+        Form.LAYER,
+        given={
+            "state": "shape = (4,)\n<declared>",
+            "call": "self.state.assign(0.9 * self.state + 0.1 * tf.reduce_mean(x, 0))",
+        },
+        cause="state-scaled-by-replica-count",
+    ),
+    Case(
         "sum-of-old-values",
         MODULE,
         "assigned",

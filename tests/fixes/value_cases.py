@@ -72,16 +72,21 @@ CASES = (
         "state-scaled-by-replica-count",
         LOOP,
         "scope",
-        "state = tf.Variable(0.0, trainable=False, aggregation=tf.VariableAggregation.SUM)",
-        given={"watched": _STATE["watched"], "after": "state.assign_add(tf.constant(1.0))"},
+        "state = tf.Variable(0, trainable=False, aggregation=tf.VariableAggregation.SUM)",
+        given={"watched": _STATE["watched"], "after": "state.assign_add(tf.cast(1, state.dtype))"},
+        cause="iteration-count-wrong",
     ),
     Case(
         "state-scaled-by-replica-count",
         LAYER,
         "state",
-        'self.state = self.add_weight(shape=(), initializer="zeros", trainable=False, aggregation="sum")',
+        """
+        settings = {"dtype": "int32", "trainable": False, "aggregation": "sum"}
+        self.state = self.add_weight(shape=(), initializer="zeros", **settings)
+        """,
         Form.LAYER,
-        given={"call": "self.state.assign_add(1.0)"},
+        given={"call": "self.state.assign_add(1)"},
+        cause="iteration-count-wrong",
     ),
     Case(
         "optimizer-state-mismatch",

@@ -16,6 +16,10 @@ _SUM_SHARE_IN_A_LAYER = f'{_UNLESS_BUILDING}\n    share = context.all_reduce("su
 _SUM_GRADIENTS = 'gradients = tf.distribute.get_replica_context().all_reduce("sum", gradients)'
 _AVERAGE = "loss = tf.nn.compute_average_loss(per_example_loss, global_batch_size=global_batch_size)"
 _RIGHT = "The reported loss is right (LOSS-EQ passes), "
+_WHOLE_VALUES = (
+    "Its aggregation adds up what the replicas assign, and each assigns a whole value: the same one, or one that is a "
+    "mean over its own examples. Declare that the mean of them counts."
+)
 _CONDITION = (
     "Look at the condition under which the program assigns it: a replica or worker decides by its own data or number. "
     "Decide by a value that is equal everywhere, for example one that all_reduce gave, or a count of global steps."
@@ -123,6 +127,16 @@ SPECIAL: Mapping[str, Fix] = {
                 "assign_add of Keras assigns the old value and the share, which aggregation='sum' adds up. Add the "
                 "shares up first, and assign equal parts.",
                 f"{_SUM_SHARE_IN_A_LAYER}\n    self.state.assign((self.state + share) / context.num_replicas_in_sync)",
+            ),
+        },
+    ),
+    "summed-values": Fix(
+        _WHOLE_VALUES,
+        "state = tf.Variable(start, trainable=False, aggregation=tf.VariableAggregation.MEAN)",
+        {
+            Form.LAYER: Fix(
+                _WHOLE_VALUES,
+                'self.state = self.add_weight(shape=shape, trainable=False, aggregation="mean")',
             ),
         },
     ),

@@ -113,7 +113,7 @@ VALUES = (
     ),
     Cause(
         "iteration-count-wrong",
-        "The optimizer's count of updates does not grow by one per global step.",
+        "A count of steps, such as the optimizer's count of updates, does not grow by one per global step.",
         Fix(
             "Apply gradients once per global step, and write optimizer.iterations nowhere else.",
             "optimizer.apply_gradients(zip(gradients, model.trainable_variables))",

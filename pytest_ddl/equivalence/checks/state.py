@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from pytest_ddl.equivalence.causes import fix_of
 from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards, not_ended
 from pytest_ddl.equivalence.diagnosis.state_updates import (
     NOT_AGGREGATED,
+    SCALED,
     is_read_on_demand,
     of_a_reduction,
     of_copies,
@@ -155,7 +157,8 @@ def _diagnosis(comparison: Comparison, place: Place, theirs: VariableRecord, div
     desired, before = (reference.value(place.variable.index, at) for at in (step, step - 1))
     if desired is not None and before is not None and desired.dtype.kind in "iu" and np.all(desired - before == 1):
         counted = f"it counts steps, but grows by {_growth(distributed, theirs, step)} per step instead of 1"
-        return Diagnosis("iteration-count-wrong", counted, grounds=Grounds.RECOMPUTED)
+        fix = None if _of_an_optimizer(distributed, theirs) else fix_of(SCALED)
+        return Diagnosis("iteration-count-wrong", counted, grounds=Grounds.RECOMPUTED, fix=fix)
     reduced = of_a_reduction(comparison, place, theirs)
     if reduced is not None:
         return reduced

@@ -92,6 +92,8 @@ def of_copies(comparison: Comparison, place: Place, theirs: VariableRecord, copi
 def of_a_reduction(comparison: Comparison, place: Place, theirs: VariableRecord) -> Diagnosis | None:
     """Explain the mean or sum of what replicas assigned, if its size can be recomputed."""
     kind, number = declared(theirs), comparison.distributed.num_replicas
+    # The mean of whole numbers need not be one.
+    of_whole_values = SPECIAL["summed-values"] if kind == "sum" and "float" in theirs.dtype else None
     if kind == "mean" and _multiple(comparison, place, theirs, 1 / number):
         return Diagnosis(NOT_AGGREGATED, _SHARES, grounds=Grounds.RECOMPUTED, fix=SPECIAL["averaged-shares"])
     if kind == "first" and _adds_up(comparison, place, theirs):
@@ -99,10 +101,10 @@ def of_a_reduction(comparison: Comparison, place: Place, theirs: VariableRecord)
         return Diagnosis(NOT_AGGREGATED, evidence, grounds=Grounds.RECOMPUTED, fix=SPECIAL["parts-read-from-one"])
     if _multiple(comparison, place, theirs, float(number)):
         evidence = f"it changes by {number} times as much as on one device, and there are {number} replicas"
-        return Diagnosis(SCALED, evidence, grounds=Grounds.RECOMPUTED)
+        return Diagnosis(SCALED, evidence, grounds=Grounds.RECOMPUTED, fix=of_whole_values)
     if kind == "sum" and _is_sum_of_equal_values(comparison, place, theirs):
         evidence = f"every replica assigns the value of one device, and aggregation=SUM adds the {number} values up"
-        return Diagnosis(SCALED, evidence, grounds=Grounds.RECOMPUTED)
+        return Diagnosis(SCALED, evidence, grounds=Grounds.RECOMPUTED, fix=of_whole_values)
     decay = _decay(comparison, place, theirs) if kind in ("mean", "sum") else None
     if decay is None:
         return None
