@@ -117,7 +117,8 @@ def kept(api: str, function: Any, group: str) -> bool:
     """Compare large whole numbers with NumPy; return whether NumPy has them as well."""
     import tensorflow as tf
 
-    given = [np.array(one, "int64") for one in (LARGE, NUMBERS)[: 2 if group == TWO else 1]]
+    second = LARGE if api in ("minimum", "fmin") else NUMBERS  # the smaller ones are large, too
+    given = [np.array(one, "int64") for one in (LARGE, second)[: 2 if group == TWO else 1]]
     try:
         wanted = getattr(np, api)(*given)
     except (AttributeError, TypeError, ValueError):
