@@ -12,6 +12,7 @@ import pytest
 from suites import subject
 from suites.parameters.spaces import Wrong, find
 from suites.properties.images import image_layers, takes
+from suites.properties.test_global_settings import setting
 
 pytestmark = pytest.mark.ddl(strategies=["one_device"])
 
@@ -78,6 +79,7 @@ WRONG: Mapping[str, tuple[str, ...]] = {
     "labels": ("RandomGrayscale", "RandAugment"),
     "a dataset": ("RandAugment",),
     "whole numbers": ("RandomBrightness", "RandomContrast", "RandomSaturation", "RandAugment"),
+    "double precision": ("RandomRotation", "RandAugment"),
 }
 """Property -> layers that have a test with an entry."""
 
@@ -173,6 +175,15 @@ def whole_numbers(name: str) -> None:
     np.testing.assert_allclose(found.astype("float64"), expected, rtol=0, atol=1.01)
 
 
+def double_precision(name: str) -> None:
+    """In a program that computes in float64, the layer takes and returns images of this type."""
+    x = images().astype("float64")
+    with setting("floatx", "float64"), setting("dtype_policy", "float64"):
+        found = changed(made(name), x)
+    assert found.dtype == "float64"
+    assert found.shape == changed(made(name), images()).shape
+
+
 PROPERTIES: Mapping[str, Callable[[str], None]] = {
     "an unknown size": an_unknown_size,
     "channels first": channels_first,
@@ -182,6 +193,7 @@ PROPERTIES: Mapping[str, Callable[[str], None]] = {
     "labels": labels,
     "a dataset": a_dataset,
     "whole numbers": whole_numbers,
+    "double precision": double_precision,
 }
 
 
