@@ -10,6 +10,7 @@ from simulated_gradients import Batch, Gradient, Way, added, global_mean, judged
 
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.findings import Finding
+from pytest_ddl.records import LayerRecord
 
 
 def _mean(weights: Gradient, batch: Batch, power: int) -> Gradient:
@@ -52,8 +53,8 @@ def penalty_divided_twice(weights: Gradient, batch: Batch) -> Gradient:
     return added([weights], 1.0 / batch.replicas**2)
 
 
-def found(computed: Any, replicas: int, rule: str = "SGD") -> Finding:
-    way = Way(computed=computed, rule=rule)
+def found(computed: Any, replicas: int, rule: str = "SGD", **way_of: Any) -> Finding:
+    way = Way(computed=computed, rule=rule, **way_of)
     return judged_with_slices(way, way, replicas, checks=["STEP-EQ"]).findings[0]
 
 
@@ -64,6 +65,14 @@ def test_a_term_that_is_not_divided_is_named(terms: tuple[Any, ...], replicas: i
     finding = found(_with(*terms), replicas, rule)
     assert (finding.cause, finding.exact) == ("gradient-scaled-by-replica-count", True), finding
     assert finding.fix == SPECIAL["mean-term"].text or SPECIAL["mean-term"].text in str(finding.fix)
+
+
+def test_a_term_beside_a_penalised_output_may_be_this_penalty() -> None:
+    layers = (LayerRecord("dense", "Dense", {"activity_regularizer": "L2"}), LayerRecord("dense_1", "Dense"))
+    finding = found(_with(whole, divided), 2, layers=layers)
+    assert (finding.cause, finding.exact) == ("regularization-scaled-by-replica-count", True), finding
+    assert finding.also == ("gradient-scaled-by-replica-count",)
+    assert "dense penalises its output" in (finding.evidence or "")
 
 
 @pytest.mark.parametrize("replicas", [2, 4])

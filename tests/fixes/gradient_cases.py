@@ -115,6 +115,13 @@ CASES = (
     ),
     Case(
         "regularization-scaled-by-replica-count",
+        LOOP,
+        "after_loss",
+        "loss += tf.add_n(model.losses)",
+        given={"layers": _REGULARIZED.replace("kernel_regularizer", "activity_regularizer")},
+    ),
+    Case(
+        "regularization-scaled-by-replica-count",
         MODULE,
         "after_loss",
         "loss += penalty",

@@ -11,6 +11,7 @@ from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import Float
 
 SCALED, INVERSE = "gradient-scaled-by-replica-count", "gradient-scaled-by-inverse-replica-count"
+PENALTY = "regularization-scaled-by-replica-count"
 
 
 def mean_term(case: Case) -> Fit | None:
@@ -32,11 +33,17 @@ def mean_term(case: Case) -> Fit | None:
         present = present or not close(index, whole, np.zeros_like(own))
     if not present or are_alike(case, terms):
         return None
-    return Fit(
-        SCALED,
+    evidence = (
         "one device that trains on equal parts of each replica's examples shows a term of the loss that every part of "
-        f"a batch counts in full: it is {number} times too large",
-        fix=SPECIAL["mean-term"],
+        f"a batch counts in full: it is {number} times too large"
+    )
+    layers = case.distributed.ranks[0].layers if case.distributed.ranks else ()
+    penalised = [layer.name for layer in layers if "activity_regularizer" in layer.settings]
+    if not penalised:
+        return Fit(SCALED, evidence, fix=SPECIAL["mean-term"])
+    # Keras puts the mean of this penalty over a replica's examples into ``losses`` of the model.
+    return Fit(
+        PENALTY, f"{evidence}; {', '.join(penalised)} penalises its output, as a mean over the examples", also=(SCALED,)
     )
 
 
