@@ -114,8 +114,8 @@ SPECIAL: Mapping[str, Fix] = {
         {Form.LAYER: Fix("Add the shares up before the assignment.", _SUM_SHARE_IN_A_LAYER)},
     ),
     "averaged-shares": Fix(
-        "Add the shares up before they are assigned. If each replica calls assign_add(share) of a tf.Variable, "
-        "aggregation=tf.VariableAggregation.SUM does the same.",
+        "Add the shares up before assign, or let aggregation=tf.VariableAggregation.SUM do so in assign_add(share) of "
+        "a tf.Variable. If all replicas hand it to an optimizer, which adds it up, it is right: accept the difference.",
         _SUM_SHARE,
         {Form.LAYER: Fix("Add the shares up before they are assigned.", _SUM_SHARE_IN_A_LAYER)},
     ),
