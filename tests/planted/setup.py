@@ -154,7 +154,15 @@ PLANTED = (
     planted(
         "H07", optimizer_is_built_by_the_first_step, "optimizer-not-built", symptom="crash", strategies=("mirrored",)
     ),
-    planted("H08", gradients_are_applied_between_replicas, "worker-raised", UNSUPPORTED, symptom="crash"),
+    # A worker of one replica has nothing to add up between replicas: it applies its own gradient.
+    planted(
+        "H08",
+        gradients_are_applied_between_replicas,
+        "worker-raised",
+        UNSUPPORTED,
+        "gradient-not-aggregated",
+        symptom="crash",
+    ),
     planted("", one_worker_lacks_a_file, "worker-raised", symptom="crash", strategies=WORKERS, sin_timeout=60),
     planted("", one_worker_is_killed, "worker-died", symptom="crash", strategies=WORKERS, sin_timeout=60),
 )
