@@ -24,6 +24,12 @@ from tests.nightly import left_to_the_night
 OWN = "_PYTEST_DDL_TEST_SERVERS"
 """Environment variable with the folder of the warm servers of a pytest process. Sessions in its tests inherit it."""
 
+IDLE_MINUTES = 240.0
+"""Minutes after which the server of the tests ends, if their pytest process was killed. That process ends it before.
+
+On a slow machine, more than the usual 15 minutes lie between two tests that use it.
+"""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -111,12 +117,15 @@ def environment_of_this_test() -> Iterator[None]:
             os.environ[name] = before[name]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def warm_server() -> Server:
-    """A process that has imported TensorFlow. Sessions in tests fork theirs from it within milliseconds."""
+    """A process that has imported TensorFlow. Sessions in tests fork theirs from it within milliseconds.
+
+    One serves all modules. It is started again if the servers that tests leave have displaced it.
+    """
     environ = process_harness().worker_environ()
     key = key_of(environ)
-    warm.start(key, environ)
+    warm.start(key, environ, IDLE_MINUTES)
     return warm.wait_until_ready(key)
 
 

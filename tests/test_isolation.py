@@ -1,8 +1,11 @@
-"""What a test of the plugin leaves behind does not reach the next one."""
+"""What a test of the plugin leaves behind does not reach the next one, and what all share lasts."""
 
 from __future__ import annotations
 
 import pytest
+
+from pytest_ddl.cluster.warm.fitting import Server
+from pytest_ddl.cluster.warm.servers import use_of
 
 CONFTEST = "from tests.conftest import environment_of_this_test, modules_of_this_test"
 
@@ -56,3 +59,10 @@ def test_the_quick_loop_imports_a_slow_file_and_makes_none_of_its_items(pytester
         "imported",
     ]
     pytester.runpytest_inprocess("-q").assert_outcomes(passed=3)
+
+
+@pytest.mark.slow
+def test_the_warm_server_outlives_a_slow_run(warm_server: Server) -> None:
+    use = use_of(warm_server)
+    assert use is not None
+    assert use["left"] > 2 * 60 * 60

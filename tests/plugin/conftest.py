@@ -204,7 +204,7 @@ def _read(report: Path) -> dict[str, Case]:
     return cases
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def new_project(tmp_path_factory: pytest.TempPathFactory, warm_server: Server) -> Callable[..., Project]:
     """Make a project of files given as text: ``new_project({"test_x.py": "…"})``."""
 
