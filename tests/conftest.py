@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from inspect import isfunction
-from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -93,13 +92,10 @@ def modules_of_this_test() -> Iterator[None]:
 
     Forget where it looked for modules, too. Ranks of later tests would look there first.
     """
-    last, count, path = next(reversed(sys.modules)), len(sys.modules), list(sys.path)
+    before, path = set(sys.modules), list(sys.path)
     yield
     sys.path[:] = path
-    # New modules are at the end. To compare all of the thousands would take longer than most tests.
-    new = [*takewhile(last.__ne__, reversed(sys.modules))]
-    # A test that removes modules, or puts them back, changes the order.
-    for name in new if len(sys.modules) == count + len(new) else [*sys.modules]:
+    for name in set(sys.modules) - before:
         if "pytest-of-" in str(getattr(sys.modules[name], "__file__", None)):
             del sys.modules[name]
 

@@ -95,7 +95,7 @@ def compare_script(
     """Compare a script, and again with whole datasets or another number of replicas if these could change the verdict.
 
     :param compare: returns the report of a comparison, as ``ddl_equivalence`` does, also an undecided one.
-    :param tell: called with a text about what was found.
+    :param tell: function that shows the user a text about what was found.
     :raises DivergenceError: if the script is wrong, whatever the number of replicas means in it.
     :raises UndecidedError: if the script could not be followed.
     """

@@ -335,7 +335,7 @@ def functions_of_losses_are_doubled() -> None:
 
 @defect(r"test_global_settings\.py::test_(an_object|a_layer_(follows|computes))")
 def settings_of_the_program_are_ignored() -> None:
-    """Objects that are told no policy, type or order of axes take those of a program that sets none."""
+    """Objects ignore the policy, type and order of axes that the program sets as defaults."""
     from keras.src import backend, dtype_policies
 
     replace(dtype_policies, "get", lambda original: lambda name: original("float32" if name is None else name))

@@ -1,4 +1,4 @@
-"""Set what Keras takes if nothing is told, and compare each object with the one that is told the same.
+"""Set the defaults of Keras, and compare each object with one that gets the same values as arguments.
 
 What is read again later keeps what it was made with, also when another setting holds then.
 """
@@ -65,7 +65,7 @@ def setting(name: str, value: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_layer_follows_the_policy(policy, ddl_strategy):
-    """A layer made under a policy is as the one that is told it, and stays so when it is read under another one."""
+    """A layer made under a policy equals one that gets it as an argument, also when it is read under another policy."""
     wrong, asked = Wrong(), 0
     for name, kind in classes("layers").items():
         if name in (*LEFT_OUT, *OWN_TYPE, *NOT_WRITTEN):
@@ -124,7 +124,7 @@ def test_a_layer_follows_the_format_of_images(ddl_strategy):
 
 @pytest.mark.parametrize("kind", ["losses", "metrics"])
 def test_an_object_follows_the_type_of_numbers(kind, ddl_strategy):
-    """Metrics of overlaps count in integers unless they are told a type."""
+    """Metrics of overlaps count in integers unless an argument says another type."""
     wrong, asked = Wrong(), 0
     for name, one in classes(kind).items():
         if name in LEFT_OUT or name.endswith("IoU") or "dtype" not in parameters(one):
@@ -165,7 +165,7 @@ def test_a_metric_counts_in_its_type(name, ddl_strategy):
 
 @pytest.mark.parametrize("name", EACH)
 def test_a_layer_computes_as_the_policy_says(name, ddl_strategy):
-    """Symbols, arrays and variables have the types of the layer that is told the policy, and the same names."""
+    """Symbols, arrays and variables have the types and names of the layer that gets the policy as an argument."""
     import tensorflow as tf
 
     from suites.subject import keras

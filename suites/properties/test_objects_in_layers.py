@@ -1,4 +1,4 @@
-"""Give each layer functions, objects and layers where it takes a name, and read it again from its configuration."""
+"""Give each layer functions, objects and layers in place of names, and read it again from its configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Give each operation numbers of every type: the result has the type that a model is told, and the same numbers.
+"""Give each operation numbers of every type: its symbol has the type of the result, and whole numbers are exact.
 
 The tables of the other tests have few types. Here are all that Keras names, and all pairs of them.
 """
@@ -27,7 +27,7 @@ NO_SYMBOLS = ("convert_to_numpy", "stack", "ndim", "view_as_real", "dtype", "is_
 """Operations that take no symbol, a list, or complex numbers, or return no tensor."""
 TOLD_WRONG = ("cbrt", "eig", "logsumexp", "lu_factor", "nanmax", "nanmin", "nanprod", "nansum", "normalize", "polar")
 TOLD_WRONG += ("prod", "reciprocal", "sum")
-"""Operations that are told another type, most of them for uint64: the test has an entry for each."""
+"""Operations whose symbols have another type, most of them for uint64: the test has an entry for each."""
 ROUNDED = ("dot", "inner", "matmul", "vdot")
 """Operations that compute whole numbers in floating point: the test has an entry for each."""
 NUMBERS, LARGE = ((1, 2), (3, 5)), ((2**40 + 1, 2), (3, 2**33))
@@ -74,7 +74,7 @@ def told(function: Any, types: tuple[str, ...]) -> list[str]:
 
 
 def agrees(api: str, function: Any, types: tuple[str, ...]) -> bool:
-    """Compare the types of results with those that are told; return whether there are any."""
+    """Compare the types of results with those of symbols. Return whether there are any."""
     real = results(function, types)
     if real is None:
         return False
@@ -114,7 +114,7 @@ def test_an_operation_of_some_types_gives_what_is_told(name, ddl_strategy):
 
 
 def kept(api: str, function: Any, group: str) -> bool:
-    """Compare large whole numbers with NumPy; return whether NumPy has them as well."""
+    """Compare large whole numbers with NumPy. Return whether both compute them as such."""
     import tensorflow as tf
 
     second = LARGE if api in ("minimum", "fmin") else NUMBERS  # the smaller ones are large, too
@@ -129,8 +129,9 @@ def kept(api: str, function: Any, group: str) -> bool:
         found = np.asarray(function(*map(tf.constant, given)))
     except Exception:
         return False  # TensorFlow has no such operation for whole numbers
-    if found.dtype.kind == "i":
-        np.testing.assert_array_equal(found, wanted)
+    if found.dtype.kind != "i":
+        return False  # Keras promises a result in floating point
+    np.testing.assert_array_equal(found, wanted)
     return True
 
 

@@ -77,8 +77,7 @@ def test_integers_have_no_bound() -> None:
 ANSWERS = {
     "copies of a variable": (
         "equivalence.checks.replica_equality",
-        "equivalence.checks.state",  # which advice fits, for copies that are not within the bound of one device
-        "equivalence.diagnosis.state_updates",
+        "equivalence.diagnosis.state_updates",  # also for copies that are not within the bound of one device
         "equivalence.verdict.overflows",
     ),
     "… in a real job": ("guarding.judging",),

@@ -91,9 +91,11 @@ BESIDES = {
 def _programs() -> dict[str, object]:
     import accumulation_programs
     import gradient_programs
+    import programs_of_several_gradients
     import term_programs
 
-    return {**vars(gradient_programs), **vars(accumulation_programs), **vars(term_programs)}
+    modules = (gradient_programs, accumulation_programs, term_programs, programs_of_several_gradients)
+    return {name: found for module in modules for name, found in vars(module).items()}
 
 
 def _check(name: str, strategy: str) -> pytest_ddl.Report:

@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case
 from pytest_ddl.equivalence.diagnosis.diagnose import DIVERGING, diagnose
-from pytest_ddl.equivalence.diagnosis.state_updates import NOT_AGGREGATED, of_copies, skipped_on_some
+from pytest_ddl.equivalence.diagnosis.state_updates import NOT_AGGREGATED, copies_of, of_copies, skipped_on_some
 from pytest_ddl.equivalence.evidence.arithmetic import not_deterministic
 from pytest_ddl.equivalence.evidence.arrays import difference, same
 from pytest_ddl.equivalence.evidence.bounds import Bound
@@ -127,6 +127,5 @@ def _finding(worst: _Drift, count: int, comparison: Comparison) -> Finding:
 
 def _of_state(comparison: Comparison, place: Place) -> Diagnosis:
     """Say how the copies of a state were made, so that the advice fits."""
-    parts = comparison.distributed.components(place.variable.index, place.step)
-    copies = [np.asarray(value) for _rank, _replica, value in parts]
+    copies = copies_of(comparison.distributed, place.variable, place.step)
     return of_copies(comparison, place, place.variable, copies)

@@ -12,6 +12,8 @@ from pytest_ddl.equivalence.diagnosis.afterwards import changed_afterwards, not_
 from pytest_ddl.equivalence.diagnosis.state_updates import (
     NOT_AGGREGATED,
     SCALED,
+    copies_of,
+    differ,
     is_read_on_demand,
     of_a_reduction,
     of_copies,
@@ -19,7 +21,7 @@ from pytest_ddl.equivalence.diagnosis.state_updates import (
     unexplained,
 )
 from pytest_ddl.equivalence.diagnosis.unequal_parts import of_unequal_parts, of_weights
-from pytest_ddl.equivalence.evidence.arrays import difference, is_numeric, same
+from pytest_ddl.equivalence.evidence.arrays import difference, is_numeric
 from pytest_ddl.equivalence.evidence.bounds import Decision
 from pytest_ddl.equivalence.evidence.comparison import Comparison, Place
 from pytest_ddl.equivalence.evidence.observe import is_asynchronous, is_loss_scale, is_seed, of_kind, owner_of
@@ -137,9 +139,9 @@ def _diagnosis(comparison: Comparison, place: Place, theirs: VariableRecord, div
     step = place.step
     if step == 0:
         return Diagnosis("initial-weights-differ", "")
-    copies = [np.asarray(value) for _rank, _replica, value in distributed.components(theirs.index, step)]
+    copies = copies_of(distributed, theirs, step)
     # Copies that differ were not aggregated, for whatever reason they differ.
-    if not is_read_on_demand(theirs) and any(not same(copy, copies[0]) for copy in copies[1:]):
+    if not is_read_on_demand(theirs) and differ(copies):
         found = of_copies(comparison, place, theirs, copies)
         return replace(found, cause=SCALE, fix=None) if is_loss_scale(distributed, theirs) else found
     follows = of_unequal_parts(comparison, place, theirs)

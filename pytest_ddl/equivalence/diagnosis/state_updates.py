@@ -1,7 +1,7 @@
-"""Find out how the replicas' values of a state were combined, and what a program must change to get that of one device.
+"""Find out how the replicas' values of a state were combined, and how the program gets the value of one device.
 
-After a step, ``assigned`` is the sum of what all replicas assigned, and ``held`` the sum of what they had before it. If
-every replica assigns ``d * v + own share``, and one device ``d * v + sum of the shares``, then
+After a step, ``assigned`` is the sum of what all replicas assigned, and ``held`` the sum of what they had before it.
+Every replica may assign ``d * v + own share``, and one device ``d * v + sum of the shares``. Then
 ``assigned - ours = d * (held - ours before)``, for any shares.
 """
 
@@ -68,6 +68,15 @@ def readings(record: TrainingRecord, variable: VariableRecord, step: int) -> lis
     return parts[:1] if kind == "first" else []
 
 
+def copies_of(record: TrainingRecord, variable: VariableRecord, step: int) -> list[Array]:
+    """Return the copies of a variable after a step, ordered by rank and then by replica."""
+    return [np.asarray(value) for _rank, _replica, value in record.components(variable.index, step)]
+
+
+def differ(copies: Sequence[Array]) -> bool:
+    return any(not same(copy, copies[0]) for copy in copies[1:])
+
+
 def of_copies(comparison: Comparison, place: Place, theirs: VariableRecord, copies: Sequence[Array]) -> Diagnosis:
     """Explain copies that differ from each other, although no reduction of them is declared."""
     evidence = f"the {len(copies)} copies differ from each other"
@@ -125,7 +134,8 @@ def unexplained(comparison: Comparison, place: Place, theirs: VariableRecord) ->
         later = range(step, shared_steps(*comparison.records) + 1)
         if all(_changes_add_up(comparison, theirs, at) for at in later):
             # Equal shares may also be one value that is too small by chance. Shares that differ are no chance.
-            grounds = Grounds.RECOMPUTED if any(_differ(comparison, theirs, at) for at in later) else Grounds.PATTERN
+            apart = any(differ(copies_of(comparison.distributed, theirs, at)) for at in later)
+            grounds = Grounds.RECOMPUTED if apart else Grounds.PATTERN
             return Diagnosis(NOT_AGGREGATED, _OWN_SHARES, grounds=grounds, fix=SPECIAL["averaged-shares"])
         evidence = "all copies are equal although it declares no aggregation, so every replica assigned this value"
         places = (f"the condition under which the program assigns {theirs.name}", "the values that it is computed from")
@@ -190,7 +200,7 @@ def _shares(comparison: Comparison, place: Place, theirs: VariableRecord, step: 
     sums = []
     for at, assigned in ((step, True), (step - 1, False)):
         ours = reference.value(index, at)
-        copies = [np.asarray(value) for _rank, _replica, value in distributed.components(theirs.index, at)]
+        copies = copies_of(distributed, theirs, at)
         if ours is None or len(copies) not in (1, number) or any(copy.shape != ours.shape for copy in copies):
             return None
         if not all(is_numeric(value) and all_finite(value) for value in (ours, *copies)):
@@ -220,9 +230,7 @@ def _multiple(comparison: Comparison, place: Place, theirs: VariableRecord, numb
 def _adds_up(comparison: Comparison, place: Place, theirs: VariableRecord) -> bool:
     """Return whether each replica holds a part of the value of one device, which only a read could add up."""
     ours = comparison.reference.value(place.variable.index, place.step)
-    parts = [
-        np.asarray(value) for _rank, _replica, value in comparison.distributed.components(theirs.index, place.step)
-    ]
+    parts = copies_of(comparison.distributed, theirs, place.step)
     if not is_read_on_demand(theirs) or theirs.of_keras or len(parts) < 2 or ours is None or not is_numeric(ours):
         return False
     if not all(is_numeric(part) and part.shape == ours.shape for part in parts):
@@ -235,9 +243,7 @@ def _changes_add_up(comparison: Comparison, theirs: VariableRecord, step: int) -
     """Return whether the changes of the copies since the first step, summed, are the change of one device."""
     reference, distributed = comparison.records
     before, after = (reference.value(theirs.index, at) for at in (0, step))
-    old, new = (
-        [np.asarray(value) for _rank, _replica, value in distributed.components(theirs.index, at)] for at in (0, step)
-    )
+    old, new = (copies_of(distributed, theirs, at) for at in (0, step))
     if before is None or after is None or not len(old) == len(new) == distributed.num_replicas > 1:
         return False
     if not all(is_numeric(value) and value.shape == after.shape for value in (before, after, *old, *new)):
@@ -246,11 +252,6 @@ def _changes_add_up(comparison: Comparison, theirs: VariableRecord, step: int) -
     summed = np.sum(np.subtract(new, old, dtype=np.float64), axis=0)
     bound = comparison.tolerance.variable(theirs.index, step).value
     return bool(np.any(change)) and difference(summed, change).error <= distributed.num_replicas * bound
-
-
-def _differ(comparison: Comparison, theirs: VariableRecord, step: int) -> bool:
-    first, *others = [value for _rank, _replica, value in comparison.distributed.components(theirs.index, step)]
-    return any(not same(np.asarray(other), np.asarray(first)) for other in others)
 
 
 def _is_sum_of_equal_values(comparison: Comparison, place: Place, theirs: VariableRecord) -> bool:

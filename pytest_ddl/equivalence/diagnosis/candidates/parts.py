@@ -149,8 +149,8 @@ def shares_of_some(case: Case) -> Fit | None:
 def normalised_by_its_part(case: Case) -> Fit | None:
     """Test whether each replica divides by a number of its own part, for example by its longest sequence.
 
-    One device's gradient is a weighted sum of the replicas' gradients, and one device computes exactly these gradients,
-    up to one factor for all, if it trains on only the replica's examples.
+    One device's gradient is a weighted sum of the replicas' gradients. If one device trains on only a replica's
+    examples, it computes the gradient of this replica, up to one factor for all replicas.
     """
     source = _used(case)
     if source is None:
@@ -275,7 +275,7 @@ def _is_coupled_as_told(case: Case, source: Source) -> bool:
 def _scale_besides(case: Case, source: Source, share: float) -> tuple[tuple[str, ...], str]:
     """Return the cause and its description if the scale of the update is wrong too.
 
-    The coupling changes the size as well, so that the size alone shows nothing. The factor between each replica's
+    The coupling changes the size as well, so that a wrong size shows nothing. The factor between each replica's
     gradient and the one that one device computes for the same examples shows whether the program divides by N.
     """
     number, factors = case.replicas, factors_alone(case, source)
