@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pytest_ddl
@@ -63,6 +64,7 @@ def test_good_values_pass() -> None:
         (lambda f: f(train, batch_size=3), "no argument 'batch_size' (did you mean 'global_batch_size'?); valid: glob"),
         (lambda f: f(train, setps=3), "no argument 'setps' (did you mean 'steps'?)"),
         (lambda f: f(train, 12), "takes only train by position; name 12, for example global_batch_size=12"),
+        (lambda f: f(train, (np.zeros((9, 9)),)), "train(run) makes the data itself, or give this tuple to ddl_fit"),
         (lambda f: f(), "needs the training function, train(run), as its first argument"),
     ],
 )

@@ -120,11 +120,12 @@ def explains_arguments(
                 if given not in names:
                     raise TypeError(no_such_argument(f"{name}()", given, [one for one in names if one != "train"]))
             if len(args) > len(positional):
-                further = next(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
-                raise TypeError(
-                    f"{name}() takes only {' and '.join(positional)} by position; name {args[len(positional)]!r}, for "
-                    f"example {further}={args[len(positional)]!r}"
-                )
+                further = args[len(positional)]
+                keyword = next(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+                advice = f"name {further!r}, for example {keyword}={further!r}"
+                if not isinstance(further, int | float | str):
+                    advice = f"train(run) makes the data itself, or give this {type(further).__name__} to ddl_fit"
+                raise TypeError(f"{name}() takes only {' and '.join(positional)} by position; {advice}")
             if not args and "train" not in kwargs:
                 raise TypeError(f"{name}() needs the training function, train(run), as its first argument")
             try:
