@@ -102,6 +102,11 @@ def run_example(
     return endings[0] if endings else CallEnding(RuntimeError("Hypothesis did not call the body of this test"))
 
 
+def session_exit(error: BaseException | None) -> tuple[str, int | None] | None:
+    """Return the reason and the exit status of ``pytest.exit``, if it raised this exception."""
+    return (str(error.msg), error.returncode) if isinstance(error, pytest.exit.Exception) else None
+
+
 def _given_once(body: Callable[..., None], drawn: Mapping[str, Any]) -> Callable[..., None]:
     """Return a function that lets Hypothesis call the body with these values, once."""
     import hypothesis

@@ -165,6 +165,8 @@ class PhaseResult:
     """Reason why the rank has not set up the item, if its pytest did not collect it."""
     intact: bool = False
     """True if the phase has left the process as one that passes may leave it."""
+    exit: tuple[str, int | None] | None = None
+    """Reason and exit status, if ``pytest.exit`` ended the phase."""
 
 
 @dataclass(frozen=True)

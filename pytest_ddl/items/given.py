@@ -20,7 +20,7 @@ from pytest_ddl.cluster.explain import Answer, RankError, explain, name_ranks
 from pytest_ddl.cluster.protocol import ExampleResult, Failure, PhaseResult, RequestKind
 from pytest_ddl.cluster.ship import ShippingError
 from pytest_ddl.items.hypothesis_adapter import adapt_settings
-from pytest_ddl.items.merge import merge_example, must_fail, output_sections
+from pytest_ddl.items.merge import merge_example, must_fail, output_sections, session_exit
 
 SHRINK_MARGIN = 1.0
 """Seconds before the deadline at which shrinking ends, so that the deadline does not pass while it shrinks."""
@@ -115,6 +115,8 @@ class ExampleDispatcher:
         answers = self._cluster.ask(RequestKind.BODY, example, deadline=self._deadline, patience=self._wait_after)
         self.examples += 1
         self._output = output_sections(answers, "call")
+        if (ended := session_exit(self._item, answers)) is not None:
+            raise ended
         error = self._judge(answers)
         if all(answer.ok and answer.body.rejected for answer in answers):
             hypothesis.reject()

@@ -97,6 +97,23 @@ def collection_differs(item: pytest.Item, answers: Sequence[Answer]) -> pytest.T
     return failed_report(item, "setup", "\n".join(lines))
 
 
+def session_exit(item: pytest.Item, answers: Sequence[Answer]) -> BaseException | None:
+    """Return the exception that ends this session as ``pytest.exit`` on a rank asks for.
+
+    It hides the reports of the ranks. If another rank failed by itself, the session ends after its report instead.
+    """
+    ends = {answer.rank: answer.body.exit for answer in answers if answer.ok and answer.body.exit is not None}
+    if not ends:
+        return None
+    reason, status = next(iter(ends.values()))
+    reason += "" if len(ends) == len(answers) else f" ({name_ranks(list(ends), len(answers))})"
+    for answer in answers:
+        if answer.rank not in ends and (answer.body.failed if answer.ok else answer.fate is not Fate.STOPPED):
+            item.session.shouldstop = reason
+            return None
+    return pytest.exit.Exception(reason, status)
+
+
 def output_sections(answers: Sequence[Answer], when: str) -> list[tuple[str, str]]:
     """Return report sections with what the pytest of each rank has captured (log records), and with its output."""
     total = len(answers)

@@ -31,6 +31,7 @@ from pytest_ddl.items.merge import (
     is_unexpected_pass,
     merge_phase,
     output_sections,
+    session_exit,
 )
 from pytest_ddl.items.selection import DdlMark, parse_mark
 from pytest_ddl.strategies.spec import StrategySpec
@@ -253,6 +254,8 @@ class ItemOnRanks:
         except pytest.fail.Exception as error:
             lost = error
         self._add_sections(output_sections(answers, when))
+        if (ended := session_exit(self._item, answers)) is not None:
+            raise ended
         if lost is not None:
             cut = self._cut if any(answer.fate is Fate.DEADLINE for answer in answers) else ""
             self._raise(pytest.fail.Exception(f"{cut}{lost}", pytrace=False))

@@ -299,7 +299,7 @@ def test_different_failures_have_the_class_that_they_share(run: Any) -> None:
     assert not isinstance(caught.value, (IndexError, KeyError))
 
 
-@pytest.mark.parametrize("leave", [lambda: sys.exit(0), lambda: pytest.fail("wrong"), lambda: pytest.exit("wrong")])
+@pytest.mark.parametrize("leave", [lambda: sys.exit(0), lambda: pytest.fail("wrong")])
 @pytest.mark.parametrize("leaving", [(0, 1), (1,)])
 def test_any_other_end_fails(run: Any, leave: Callable[[], None], leaving: Any) -> None:
     @few
@@ -310,6 +310,17 @@ def test_any_other_end_fails(run: Any, leave: Callable[[], None], leaving: Any) 
 
     with pytest.raises(RankError):
         run(body)
+
+
+def test_an_exit_ends_the_session_as_in_a_test_without_ranks(run: Any) -> None:
+    @few
+    @given(x=st.integers())
+    def body(ranks: Ranks, x: int) -> None:
+        pytest.exit("enough", returncode=7)
+
+    with pytest.raises(pytest.exit.Exception, match="enough") as caught:
+        run(body)
+    assert caught.value.returncode == 7
 
 
 def test_an_explicit_example_may_be_expected_to_raise(run: Any) -> None:

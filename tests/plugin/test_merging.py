@@ -11,7 +11,7 @@ import pytest
 from pytest_ddl.cluster.cluster import Answer, Fate
 from pytest_ddl.cluster.protocol import UNEXPECTED_PASS, PhaseResult
 from pytest_ddl.items.long_output import LONGEST, shortened
-from pytest_ddl.items.merge import collection_differs, is_unexpected_pass, merge_phase
+from pytest_ddl.items.merge import collection_differs, is_unexpected_pass, merge_phase, session_exit
 
 SKIPPED = ("test_x.py", 3, "Skipped: alone")
 
@@ -154,6 +154,35 @@ def test_ranks_that_have_not_collected_the_item_say_why(item: Any) -> None:
     assert report is not None
     assert report.failed
     assert "rank 1 of 2 did not collect it: test_x.py:4 skipped test_x.py: not here" in report.longreprtext
+
+
+LEFT = PhaseResult((), True, entered=1, exit=("enough", 7))
+PASSED = PhaseResult((), False, entered=1, finished=1)
+FAILED = PhaseResult((), True, entered=1)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "reason"),
+    [
+        ((LEFT, LEFT), "enough"),
+        ((PASSED, LEFT), "enough (rank 1 of 2)"),
+        ((LEFT, Fate.STOPPED), "enough (rank 0 of 2)"),
+        ((LEFT, FAILED), None),
+        ((LEFT, Fate.DIED), None),
+        ((PASSED, PASSED), None),
+        ((FAILED, Fate.DIED), None),
+    ],
+)
+def test_a_rank_ends_the_session_unless_another_one_failed(bodies: Any, reason: str | None) -> None:
+    """The report of the other one is shown first: ``returncode=0`` would hide it."""
+    answers = [
+        Answer(rank, f"worker:{rank}", body if isinstance(body, Fate) else Fate.REPLIED, body)
+        for rank, body in enumerate(bodies)
+    ]
+    item: Any = SimpleNamespace(session=SimpleNamespace(shouldstop=False))
+    ended: Any = session_exit(item, answers)
+    assert (ended and (ended.msg, ended.returncode)) == (reason and (reason, 7))
+    assert item.session.shouldstop == (False if LEFT not in bodies or reason else "enough (rank 0 of 2)")
 
 
 def test_an_unexpected_pass_is_known_by_its_mark_and_not_by_its_text(item: Any) -> None:

@@ -247,3 +247,24 @@ def test_different_failures_are_both_shown(run: Any) -> None:
     assert "AssertionError: on 0" in text
     assert "rank 1 of 2 failed differently" in text
     assert "AssertionError: on 1" in text
+
+
+ENDS = """
+    import pytest, pytest_ddl
+
+    pytestmark = pytest.mark.ddl(strategies="multi_worker_mirrored", timeout=30)
+
+    def test_one_leaves(ddl_strategy):
+        if pytest_ddl.current_rank().rank:
+            pytest.exit("enough", returncode=7)
+
+    def test_is_not_run(ddl_strategy):
+        pass
+"""
+
+
+def test_a_rank_that_exits_pytest_ends_the_session(new_project: Callable[..., Any]) -> None:
+    run = new_project({"test_ends.py": ENDS}).pytest()
+    assert (run.status, run.processes, run.files) == (7, [], [])
+    assert "enough (rank 1 of 2)" in run.stdout
+    assert "passed" not in run.stdout
