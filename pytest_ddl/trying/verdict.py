@@ -340,7 +340,8 @@ def _refuse_open(report: Report) -> None:
     if left_out and any("unwatched" in rank.facts for rank in report.reference.ranks):
         raise UndecidedError(_outside(left_out))
     if report.verdict == "inconclusive" and not (report.doubts and _open_metrics(report)):
-        raise UndecidedError("; ".join(report.inconclusive) or _UNSEEN)
+        loops = "; ".join(_script(report.reference).lines.get("loops", ()))
+        raise UndecidedError(f"{loops}{': ' if loops else ''}{'; '.join(report.inconclusive)}" or _UNSEEN)
 
 
 def _outside(left_out: Sequence[str]) -> str:

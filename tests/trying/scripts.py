@@ -337,7 +337,9 @@ KERAS_2 = (
     + """
 model.fit(train)
 model.save("/tmp/saved_model")
-tf.keras.models.load_model("/tmp/saved_model").fit(train)
+with strategy.scope():
+    loaded = tf.keras.models.load_model("/tmp/saved_model")
+loaded.fit(train)
 """
 )
 """Keras 3 refuses a path without an extension."""

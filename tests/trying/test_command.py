@@ -74,7 +74,8 @@ def test_constant_data_decides_nothing_though_another_strategy_ends_by_a_known_b
     result = call(tmp_path, "script.py", "--strategy=mirrored,multi_worker_mirrored")
     assert result.returncode == 1, result.stdout
     assert "1 xfailed, 1 undecided" in result.stdout
-    assert "undecided: DATA-COVER: all replicas consumed equal examples" in result.stdout
+    assert "undecided: fit at script.py:" in result.stdout
+    assert ": DATA-COVER: all replicas consumed equal examples" in result.stdout
 
 
 @pytest.mark.nightly

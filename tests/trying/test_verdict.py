@@ -65,6 +65,14 @@ def test_anything_else_that_stays_open_leaves_a_script_undecided(check: str, tmp
         decide(report, tmp_path)
 
 
+def test_what_stays_open_names_the_loop_in_which_it_was_seen(tmp_path: Path) -> None:
+    report = report_with(Doubt("DATA-COVER", "all examples are equal"))
+    facts = {"script": ScriptRecord({"loops": ("fit at script.py:12",)})}
+    report.reference = SimpleNamespace(ranks=[SimpleNamespace(facts=facts)], errors=(), refused=None, num_steps=4)
+    with pytest.raises(UndecidedError, match=r"^fit at script\.py:12: DATA-COVER: all examples are equal"):
+        decide(report, tmp_path)
+
+
 def test_training_of_a_model_that_was_made_outside_of_the_scope_is_named_with_its_line(tmp_path: Path) -> None:
     # Keras makes a model anew when it loads one.
     call = "fit at script.py:9: its model was created outside strategy.scope()"
