@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_ddl.bench.advice.choosing import Choice
 from pytest_ddl.bench.advice.confirming import Confirmation
-from pytest_ddl.bench.advice.deciding import Advice, AdviceDecision, limit_of, limits
+from pytest_ddl.bench.advice.deciding import Advice, AdviceDecision, limit_of, parts_of
 from pytest_ddl.bench.advice.facts.evidence import AdviceEvidence
 from pytest_ddl.bench.advice.facts.gains import Gain
 from pytest_ddl.bench.advice.rules import RULES
@@ -34,7 +34,7 @@ class AdviceReport:
         lines = [f"strategy: {self.choice.variant}, because: {self.choice.because}"]
         lines += [f"  not measured: {name}: {_line(why)}" for name, why in self.choice.skipped.items()]
         lines += ["", f"what limits it: {limit_of(self.evidence, self.decision)}{self._because()}"]
-        lines += [f"  {name} without cost: a step would be {gain}" for name, gain in limits(self.evidence).items()]
+        lines += [f"  {name} without cost: a step would be {gain}" for name, gain in self._parts().items()]
         if self.evidence.gains:
             lines.append(f"  noise: two launches of the same program differ by up to {self.evidence.noise:.2f} times")
         lines.append("")
@@ -50,6 +50,9 @@ class AdviceReport:
             for line in lines
             for part in (textwrap.wrap(line, WIDTH, subsequent_indent=" " * (_indent(line) + 2)) or [""])
         )
+
+    def _parts(self) -> dict[str, Gain]:
+        return parts_of(self.evidence, self.decision)
 
     def _because(self) -> str:
         """Return why this is the limit, because a part below may show a smaller gain than the advice for it."""
@@ -85,7 +88,7 @@ class AdviceReport:
                 for one in self.choice.rated
             ],
             "limit": limit_of(self.evidence, self.decision),
-            "parts": {name: _numbers(gain) for name, gain in limits(self.evidence).items()},
+            "parts": {name: _numbers(gain) for name, gain in self._parts().items()},
             "noise": self.evidence.noise,
             "advice": [
                 {

@@ -49,6 +49,17 @@ def test_what_limits_a_program_without_advice_is_its_largest_part() -> None:
     assert limits(problem)["communication"].value == 1.4
 
 
+def test_a_part_has_at_least_the_gain_of_an_advice_about_it() -> None:
+    """Else "1.00 times" stands beside "1.80 times": the body of the loop costs nothing, and the calls do."""
+    problem = evidence(gains={"loop": 1.8})
+    decision = decide(problem)
+    assert [one.rule.id for one in decision.advice] == ["many-steps-in-one-call"]
+    report = AdviceReport(CHOICE, problem, decision)
+    assert limits(problem)["Python and host"].value < 1.01
+    assert "Python and host without cost: a step would be 1.80 times" in str(report)
+    assert report.as_json()["parts"]["Python and host"]["value"] == 1.8
+
+
 def test_questions_are_answered_until_no_rule_asks() -> None:
     problem = evidence(of_ranks(SEVERAL), {"alone": 5.0})
     del problem.gains["packs"]
