@@ -21,6 +21,7 @@ from simulated_gradients import (
     train,
 )
 
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.findings import CheckResult, Outcome
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.equivalence.verdict.report import Report
@@ -323,3 +324,32 @@ def test_optimizers_that_share_a_counter() -> None:
     report = judge(two(1), two(2), checks=["ACCUM"])
     assert [finding.cause for finding in report.findings] == ["gradient-accumulation-wrong"]
     assert not judge(train(way, 1), train(way, 2), checks=["ACCUM"]).findings
+
+
+@pytest.mark.parametrize("limit", [0.05, 0.3])
+@pytest.mark.parametrize("clipper", [clipped_by_norm, clipped_globally])
+def test_micro_batches_of_which_each_replica_clips_its_part_have_a_cause(
+    clipper: Callable[..., Any], limit: float
+) -> None:
+    way = accumulating()
+    add_up = way.handed
+
+    def handed(parts: Sequence[Any], step: int) -> Sequence[Any]:
+        return add_up([clipper(limit, part) for part in parts], step)
+
+    clipping = replace(way, handed=handed)
+    finding = judge(train(clipping, 1), train(clipping, 2), checks=["STEP-EQ"]).findings[0]
+    assert (finding.step, finding.cause) == (2, "gradient-clipped-before-aggregation"), finding.evidence
+    assert str(finding.fix) == SPECIAL["clipped-micro-batches"]
+
+
+def test_micro_batches_that_are_weighted_without_a_limit_are_not_called_clipped() -> None:
+    way = accumulating()
+    add_up = way.handed
+
+    def handed(parts: Sequence[Any], step: int) -> Sequence[Any]:
+        return add_up([scaled(part, 0.7**number + 0.1 * step) for number, part in enumerate(parts)], step)
+
+    weighted = replace(way, handed=handed)
+    finding = judge(train(weighted, 1), train(weighted, 2), checks=["STEP-EQ"]).findings[0]
+    assert finding.cause != "gradient-clipped-before-aggregation", finding.evidence

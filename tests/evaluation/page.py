@@ -12,7 +12,7 @@ from tests.evaluation.lines import Row
 from tests.evaluation.times import TARGETS
 from tests.mutation.mutations import MUTATIONS
 from tests.mutation.survivors import explanation
-from tests.planted.catalogue import NOT_SHOWABLE, PLANTED
+from tests.planted.catalogue import ALIKE, NOT_SHOWABLE, PLANTED
 
 DOCS = Path(__file__).parents[2] / "docs"
 NUMBERS, PAGE = DOCS / "evaluation.json", DOCS / "evaluation.md"
@@ -76,6 +76,8 @@ def page(numbers: dict[str, Any]) -> str:
             ("bug", "corpus", "strategy", "caught", "diagnosed", "cause named", "symptom", "first step"),
             _planted(numbers.get("planted", [])),
         ),
+        "Not caught, because correct programs do the same:",
+        _table(("bug", "correct programs"), ((name.replace("_", " "), told) for name, told in ALIKE.items())),
         "Not shown on CPUs:",
         _table(("corpus", "why"), NOT_SHOWABLE.items()),
         "## Mutations",

@@ -272,4 +272,37 @@ CASES = (
         },
         steps=4,
     ),
+    Case(
+        "clipped-micro-batches",
+        MODULE,
+        "update",
+        _CLIPPED,
+        given={
+            "made": """
+            with strategy.scope():
+                own = {"synchronization": tf.VariableSynchronization.ON_READ, "trainable": False}
+                totals = [
+                    tf.Variable(tf.zeros_like(v), aggregation=tf.VariableAggregation.SUM, **own)
+                    for v in model.trainable_variables
+                ]
+            """,
+            "apply": "for total, gradient in zip(totals, gradients):\n    total.assign_add(gradient / 2)",
+            "loop": """
+            def apply_totals():
+                for total, variable in zip(totals, model.trainable_variables):
+                    whole = tf.distribute.get_replica_context().all_reduce("sum", total.read_value())
+                    variable.assign_sub(learning_rate * whole)
+                    total.assign(tf.zeros_like(total))
+
+            apply = tf.function(lambda: strategy.run(apply_totals))
+            for number, batch in enumerate(run.batches(dataset), start=1):
+                loss = train_step(batch)
+                if number % 2 == 0:
+                    apply()
+                run.record(loss=loss)
+            """,
+        },
+        cause="gradient-clipped-before-aggregation",
+        steps=4,
+    ),
 )

@@ -107,6 +107,16 @@ SPECIAL: Mapping[str, Fix] = {
         gradients = [scaled(gradient) / count for gradient in gradients]
         """,
     ),
+    "clipped-micro-batches": Fix(
+        "Clip the sum of all replicas' gradients of a micro-batch, and keep an equal part of it on each replica: the "
+        "sums of micro-batches are added up over the replicas later. Put these lines in place of those that clip.",
+        """
+        context = tf.distribute.get_replica_context()
+        gradients = context.all_reduce("sum", gradients)
+        gradients, _norm = tf.clip_by_global_norm(gradients, limit)
+        gradients = [gradient / context.num_replicas_in_sync for gradient in gradients]
+        """,
+    ),
     # States.
     "share-with-decay": Fix(
         "Add the shares up before the assignment.",

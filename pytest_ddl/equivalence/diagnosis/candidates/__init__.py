@@ -59,6 +59,7 @@ CANDIDATES: list[Candidate] = [
     clipping.equal_sizes,
     clipping.equal_sizes_by_variable,
     clipping.equal_sizes_of_weights,
+    micro_batches.clipped_one_by_one,
     values.sparse_rows,
     scaling.scaled_parts,
     parts.counted_without_weight,

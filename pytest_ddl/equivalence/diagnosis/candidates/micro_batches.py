@@ -1,15 +1,21 @@
-"""Candidates for micro-batches within one step: computed, but not all of them enter the update."""
+"""Candidates for micro-batches of an update: some do not enter it, or each was clipped before it was added."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
+
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit
+from pytest_ddl.equivalence.diagnosis.candidates.reduced import reduced_pairs
 from pytest_ddl.equivalence.evidence.arrays import Float
-from pytest_ddl.equivalence.evidence.combination import solve
+from pytest_ddl.equivalence.evidence.combination import global_norm, solve
 from pytest_ddl.equivalence.evidence.gradients import calls
 from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage, TrainingRecord
 
 CAUSE = "gradient-accumulation-wrong"
+CLIPPED = "gradient-clipped-before-aggregation"
 Calls = dict[tuple[int, int], dict[int, Float]]
 """(replica, call) -> gradients of the weights."""
 
@@ -59,12 +65,95 @@ def _unused(case: Case, ours: Calls) -> list[int]:
     return [call for (_replica, call), weight in zip(ours, weights.values, strict=True) if abs(weight) <= error]
 
 
-def _calls(case: Case, record: TrainingRecord) -> Calls:
-    """Return the gradients that were computed in the step, if each call computed those of the same weights."""
+def _calls(case: Case, record: TrainingRecord, step: int | None = None) -> Calls:
+    """Return the gradients that were computed in a step, if each call computed those of the same weights.
+
+    :param step: ``None`` for the step of the case.
+    """
     indices = {motion.variable.index for motion in case.weights}
     found: Calls = {}
-    for item in calls(record, case.step, GradientStage.COMPUTED):
+    for item in calls(record, case.step if step is None else step, GradientStage.COMPUTED):
         values = {i: v.astype(float) for i, v in item.values.items() if v is not None and i in indices}
         if values:
             found[item.replica, item.call] = values
     return found if len({frozenset(values) for values in found.values()}) == 1 else {}
+
+
+def clipped_one_by_one(case: Case) -> Fit | None:
+    """Test for micro-batches of which each replica clips its own part, before it adds them up.
+
+    One device clips whole micro-batches with the same limit. It shows in the size with which each of them enters the
+    sum that is handed to the optimizer or to a reduction. So the rule of the update need not be known.
+    """
+    if case.replicas == 1:
+        return None
+    sums = _handed_sums(case)
+    # A limit may count all weights together, or each by itself.
+    groupings = ([list(sums[0])], [[index] for index in sums[0]]) if sums else ()
+    for steps, groups in product(range(1, case.step + 1), groupings):
+        rows = [_entered(case, sums, indices, steps) for indices in groups]
+        found = [row for row in rows if len(row) > 1 + case.replicas]
+        if found and all(map(_is_one_limit, found)) and any(map(_clips, found)):
+            sizes = ", ".join(f"{weight * size:.4g}" for weight, size, _slack in found[0])
+            return Fit(
+                CLIPPED,
+                f"the gradients of each micro-batch, of one device and then of each replica, enter the sum with the "
+                f"norms {sizes}: one limit explains them, if it cuts each of them before it is added",
+                grounds=Grounds.PATTERN,
+                fix=SPECIAL["clipped-micro-batches"],
+            )
+    return None
+
+
+Sums = list[dict[int, Float]]
+"""Sum of gradients that one device uses, and then the one of each replica."""
+Entered = list[tuple[float, float, float]]
+"""Weight, norm and the rounding of the weight for each micro-batch of one device, and then of each replica."""
+
+
+def _handed_sums(case: Case) -> Sums:
+    """Return the gradients that are handed to the optimizer, or else to a reduction of the program."""
+    for source in case.sources:
+        if source.stage is GradientStage.APPLIED:
+            return [source.own, *source.parts]
+    pairs = list(reduced_pairs(case))
+    shapes = [motion.ours.shape for motion in case.weights]
+    for first in range(len(pairs) - len(shapes) + 1):
+        window = pairs[first : first + len(shapes)]
+        if shapes and [pair.desired.shape for pair in window] == shapes:
+            indices = [motion.variable.index for motion in case.weights]
+            columns = [[pair.alone, *pair.given] for pair in window]
+            return [dict(zip(indices, values, strict=True)) for values in zip(*columns, strict=True)]
+    return []
+
+
+def _entered(case: Case, sums: Sums, indices: Sequence[int], steps: int) -> Entered:
+    """Solve each sum for the micro-batches of the last steps; empty if it cannot be done for one of them."""
+    found: Entered = []
+    for place, total in enumerate(sums):
+        record, replica = (case.distributed, place - 1) if place else (case.reference, 0)
+        parts = [
+            {index: values[index] for index in indices if index in values}
+            for step in range(case.step - steps + 1, case.step + 1)
+            for (of, _call), values in _calls(case, record, step).items()
+            if of == replica
+        ]
+        target = {index: total[index] for index in indices if index in total}
+        weights = solve(target, parts, case.gradient_slack) if parts and target else None
+        if weights is None:
+            return []
+        for weight, slack, part in zip(weights.values, weights.slack, parts, strict=True):
+            found.append((weight, global_norm(part), slack))
+    return found
+
+
+def _is_one_limit(entered: Entered) -> bool:
+    """Return whether one limit, and one factor for smaller gradients, gives all weights."""
+    whole, limit = max(w for w, _size, _slack in entered), max(w * size for w, size, _slack in entered)
+    return all(size > 0 and abs(w - min(whole, limit / size)) <= 2 * slack for w, size, slack in entered)
+
+
+def _clips(entered: Entered) -> bool:
+    """Return whether the limit cuts several gradients. A single one would only define the limit."""
+    whole = max(w for w, _size, _slack in entered)
+    return sum(w < whole - 2 * slack for w, _size, slack in entered) > 1

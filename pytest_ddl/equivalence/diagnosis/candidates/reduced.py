@@ -20,13 +20,15 @@ _ALIKE_ELSE = 1e-4
 
 
 @dataclass(frozen=True)
-class _ReducedPair:
+class ReducedPair:
     """One reduction that both runs requested."""
 
     position: int
     op: str
     desired: Float
     """Result on one device, which has all examples."""
+    alone: Float
+    """Value that one device gave."""
     given: Sequence[Float]
     received: Float
     accuracy: float
@@ -54,7 +56,7 @@ def reduced_otherwise(case: Case) -> Fit | None:
     source = case.computed
     if case.replicas == 1 or source is None or not case.same_examples or adds_up(case, source):
         return None
-    pairs = list(_pairs(case))
+    pairs = list(reduced_pairs(case))
     wrong = [pair for pair in pairs if not pair.is_right]
     for pair in wrong:
         what = _spread(pair, pairs)
@@ -71,7 +73,7 @@ def reduced_otherwise(case: Case) -> Fit | None:
     return None
 
 
-def _spread(pair: _ReducedPair, pairs: Sequence[_ReducedPair]) -> str:
+def _spread(pair: ReducedPair, pairs: Sequence[ReducedPair]) -> str:
     """Return what the replicas give, if only the spread of their means is missing in the result."""
     for other in pairs:
         if other.desired.shape != pair.desired.shape or other is pair or not other.is_desired(other.mean):
@@ -85,7 +87,7 @@ def _spread(pair: _ReducedPair, pairs: Sequence[_ReducedPair]) -> str:
     return ""
 
 
-def _fit(case: Case, pair: _ReducedPair, what: str) -> Fit:
+def _fit(case: Case, pair: ReducedPair, what: str) -> Fit:
     asked = (item for rank in case.distributed.ranks[:1] for graph in rank.graphs for item in graph.asked)
     where = next((item.where for item in asked if item.kind == "all_reduce" and item.group == pair.position), "")
     at = f" at {where}" if where else ""
@@ -93,7 +95,7 @@ def _fit(case: Case, pair: _ReducedPair, what: str) -> Fit:
     return Fit(CAUSE, evidence, grounds=Grounds.PATTERN)
 
 
-def _pairs(case: Case) -> Iterator[_ReducedPair]:
+def reduced_pairs(case: Case) -> Iterator[ReducedPair]:
     """Yield the reductions of the step that one device and all replicas requested, in the order of the program."""
     ours, theirs = (_by_position(record, case.step) for record in (case.reference, case.distributed))
     for position, (alone, *more) in ours.items():
@@ -105,7 +107,8 @@ def _pairs(case: Case) -> Iterator[_ReducedPair]:
         if not all(map(all_finite, (desired, *arrays))):
             return
         accuracy = _ALIKE.get(alone.dtype, _ALIKE_ELSE)
-        yield _ReducedPair(position, alone.op, desired, arrays[::2], arrays[1], accuracy)
+        own = np.asarray(alone.given, np.float64)
+        yield ReducedPair(position, alone.op, desired, own, arrays[::2], arrays[1], accuracy)
 
 
 def _by_position(record: TrainingRecord, step: int) -> dict[int, list[ReductionRecord]]:
