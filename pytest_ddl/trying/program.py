@@ -105,7 +105,7 @@ class TriedScript:
             objects.install(put, keras)
             strategies.keep_scope(put, keras, found)
             calls.install_keras(put, keras)
-            synthetic.install(put, keras, self.examples, replaced)
+            synthetic.install(put, keras, self.examples, self.source.code, replaced)
             if not self.source.mentions_strategy:
                 _refuse_own_updates(put, keras)
 

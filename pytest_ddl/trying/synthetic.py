@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import itertools
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ddl.training.replacing import Replacements
+from pytest_ddl.training.replacing import Replacements, named_like
+from pytest_ddl.trying.found import place
 
 Note = Callable[[str], None]
 EXAMPLES = 12_000
@@ -32,21 +35,25 @@ class SyntheticKind:
     """Shape of an example; empty for a sequence of words."""
     classes: int
     """Number of classes; 0 for a regression target."""
+    rows: tuple[int, int]
+    """Numbers of examples of the original for training and for tests."""
     column: bool = False
     """True if the labels of Keras are a column."""
     sequence: bool = False
 
 
 KINDS = {
-    "mnist": SyntheticKind((28, 28), 10),
-    "fashion_mnist": SyntheticKind((28, 28), 10),
-    "cifar10": SyntheticKind((32, 32, 3), 10, column=True),
-    "cifar100": SyntheticKind((32, 32, 3), 100, column=True),
-    "imdb": SyntheticKind((), 2, sequence=True),
-    "reuters": SyntheticKind((), 46, sequence=True),
-    "boston_housing": SyntheticKind((13,), 0),
-    "california_housing": SyntheticKind((8,), 0),
+    "mnist": SyntheticKind((28, 28), 10, (60_000, 10_000)),
+    "fashion_mnist": SyntheticKind((28, 28), 10, (60_000, 10_000)),
+    "cifar10": SyntheticKind((32, 32, 3), 10, (50_000, 10_000), column=True),
+    "cifar100": SyntheticKind((32, 32, 3), 100, (50_000, 10_000), column=True),
+    "imdb": SyntheticKind((), 2, (25_000, 25_000), sequence=True),
+    "reuters": SyntheticKind((), 46, (8_982, 2_246), sequence=True),
+    "boston_housing": SyntheticKind((13,), 0, (404, 102)),
+    "california_housing": SyntheticKind((8,), 0, (16_512, 4_128)),
 }
+_ROWS = re.compile(r"(?:reshape\(|\[)[^\n\]]*?\b(\d[\d_]{4,})\b")
+"""A large number in a shape or in an index of a script, such as ``reshape(60000, 784)`` or ``x[50000:]``."""
 
 
 def _split(kind: SyntheticKind, rows: int, seed: int, options: dict[str, Any]) -> tuple[Any, Any]:
@@ -67,23 +74,35 @@ def _split(kind: SyntheticKind, rows: int, seed: int, options: dict[str, Any]) -
     return x, y[:, None] if kind.column else y
 
 
-def load(name: str, examples: int | None, options: dict[str, Any]) -> tuple[Any, Any]:
-    """Return ``(x_train, y_train), (x_test, y_test)`` of a dataset of :data:`KINDS`, as Keras does."""
+def load(name: str, examples: int | None, options: dict[str, Any], code: str = "") -> tuple[Any, Any]:
+    """Return ``(x_train, y_train), (x_test, y_test)`` of a dataset of :data:`KINDS`, as Keras does.
+
+    :param examples: number of training examples; ``None`` for as many as the code needs.
+    :param code: script that may name rows of the original, which it then has.
+    """
     kind = KINDS[name]
-    rows = examples or EXAMPLES
-    return _split(kind, rows, 0, options), _split(kind, max(1, rows // 6), 1, options)
+    rows, of_test = examples or EXAMPLES, max(1, (examples or EXAMPLES) // 6)
+    named = (int(found.group(1)) for found in _ROWS.finditer(code))
+    if examples is None and any(EXAMPLES < one <= kind.rows[0] for one in named):
+        rows, of_test = kind.rows
+    return _split(kind, rows, 0, options), _split(kind, of_test, 1, options)
 
 
-def install(put: Replacements, keras: Any, examples: int | None, note: Note) -> None:
-    """Replace the loaders of one flavor of Keras, and everything that downloads."""
+def install(put: Replacements, keras: Any, examples: int | None, code: str, note: Note) -> None:
+    """Replace the loaders of one flavor of Keras, its trained weights, and everything that downloads."""
     import tensorflow as tf
 
     for namespace in (keras, tf.keras):  # Keras 3 has two modules of each name
         for name in KINDS:
             module = getattr(namespace.datasets, name, None)
             if module is not None:
-                put.put(module, "load_data", _loader(f"keras.datasets.{name}", name, examples, note))
+                put.put(module, "load_data", _loader(name, examples, code, note))
         put.put(namespace.utils, "get_file", _refusing("keras.utils.get_file"))
+        modules = [one for one in vars(namespace.applications).values() if inspect.ismodule(one)]
+        for module in (namespace.applications, *modules):
+            for name, maker in [*vars(module).items()]:
+                if inspect.isfunction(maker) and "weights" in inspect.signature(maker).parameters:
+                    put.put(module, name, _untrained(name, maker, note))
 
 
 def install_network(put: Replacements) -> None:
@@ -132,7 +151,7 @@ def port_picker() -> Iterator[None]:
 def _no_attribute(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    raise DownloadRefusedError(f"tfds.{name} needs a download, and only tfds.load is replaced: {_ADVICE}")
+    raise DownloadRefusedError(f"{place()}: tfds.{name} needs a download, and only tfds.load is replaced: {_ADVICE}")
 
 
 _ADVICE = "make the data in the script (NumPy or tf.data, a few hundred examples), or read files that are already there"
@@ -141,17 +160,34 @@ _ADVICE = "make the data in the script (NumPy or tf.data, a few hundred examples
 def _refusing(what: str) -> Callable[..., Any]:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         shown = next((str(item) for item in (*args, *kwargs.values()) if "://" in str(item)), "")
-        raise DownloadRefusedError(f"{what}({shown}) is refused, because nothing is downloaded here: {_ADVICE}")
+        raise DownloadRefusedError(
+            f"{place()}: {what}({shown}) is refused, because nothing is downloaded here: {_ADVICE}"
+        )
 
     return refuse
 
 
-def _loader(shown: str, name: str, examples: int | None, note: Note) -> Callable[..., Any]:
+def _loader(name: str, examples: int | None, code: str, note: Note) -> Callable[..., Any]:
     def load_data(*_args: Any, **options: Any) -> Any:
-        note(f"{shown}: random data of the same shape and type")
-        return load(name, examples, options)
+        note(f"keras.datasets.{name}: random data of the same shape and type")
+        return load(name, examples, options, code)
 
     return load_data
+
+
+def _untrained(name: str, maker: Callable[..., Any], note: Note) -> Callable[..., Any]:
+    """Return a maker of a model of ``keras.applications`` that draws the weights in place of a download."""
+    signature = inspect.signature(maker)
+
+    def make(*args: Any, **options: Any) -> Any:
+        given = signature.bind(*args, **options)
+        given.apply_defaults()
+        if given.arguments["weights"] == "imagenet":
+            note(f"keras.applications.{name}: random weights in place of trained ones")
+            given.arguments["weights"] = None
+        return maker(*given.args, **given.kwargs)
+
+    return named_like(maker, make)
 
 
 def _tfds_load(examples: int | None, note: Note) -> Callable[..., Any]:
@@ -160,7 +196,9 @@ def _tfds_load(examples: int | None, note: Note) -> Callable[..., Any]:
 
         short = name.partition(":")[0].partition("/")[0]
         if short not in KINDS or not KINDS[short].classes or KINDS[short].sequence:
-            raise DownloadRefusedError(f"tfds.load({name!r}) is refused, because nothing is downloaded here: {_ADVICE}")
+            raise DownloadRefusedError(
+                f"{place()}: tfds.load({name!r}) is refused, because nothing is downloaded here: {_ADVICE}"
+            )
         note(f"tfds.load({name!r}): random data of the same shape and type")
         parts = dict(zip(("train", "test"), load(short, examples, {}), strict=True))
 

@@ -415,3 +415,26 @@ x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
 for start in range(0, 32, 8):
     model.train_on_batch(x[start : start + 8], x[start : start + 8, :1])
 """
+
+DOWNLOADS = """
+import urllib.request
+
+
+def rows():
+    return urllib.request.urlopen("https://example.org/a").read()
+
+
+rows()
+"""
+
+FINE_TUNED = """
+import keras
+import numpy as np
+
+base = keras.applications.MobileNetV2(input_shape=(32, 32, 3), include_top=False, alpha=0.35, pooling="avg")
+base.trainable = False
+model = keras.Sequential([base, keras.layers.Dense(2)])
+model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+x = np.random.default_rng(0).normal(size=(32, 32, 32, 3)).astype("float32")
+model.fit(x, (x[:, 0, 0, 0] > 0).astype("int32"), batch_size=8)
+"""

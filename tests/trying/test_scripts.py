@@ -316,7 +316,7 @@ def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivale
     ("code", "advice"),
     [
         (scripts.OWN_LOOP_WITHOUT_STRATEGY, r"^script.py:10: this loop .*strategy.run\(train_step"),
-        ("import keras\nkeras.utils.get_file('a', 'https://example.org/a')\n", "example.org/a.* is refused"),
+        (scripts.DOWNLOADS, r"^script.py:6: .*urlopen\(https://example.org/a\) is refused"),
         ("import tensorflow as tf\nprint(tf.distribute.MirroredStrategy())\n", "no training step was seen"),
         (scripts.COORDINATOR, "no training step was seen"),
         (scripts.VALUES, "script.py:[0-9]+: a training step after values from a function"),
@@ -335,6 +335,16 @@ def test_a_script_that_cannot_be_followed_gets_advice(
 ) -> None:
     with pytest.raises(UndecidedError, match=advice):
         tried(tmp_path / "script.py", code, ddl_equivalence)
+
+
+@pytest.mark.nightly
+def test_a_model_with_trained_weights_is_compared_without_them(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    """Weights cannot be downloaded here, and their values do not matter for the comparison."""
+    found = tried(tmp_path / "script.py", scripts.FINE_TUNED, ddl_equivalence)
+    assert "data:         keras.applications.MobileNetV2: random weights in place of trained ones" in found
+    assert found[-1].split() == ["compared:", "2", "step(s)"]
 
 
 @pytest.mark.nightly

@@ -125,6 +125,36 @@ def test_synthetic_data_has_two_parts_of_known_size(name: str) -> None:
     assert np.array_equal(again[1], y)
 
 
+@pytest.mark.parametrize(
+    ("code", "rows"),
+    [
+        ("x = x.reshape(60000, 784) / 255", 60_000),
+        ("x = np.reshape(x, (60_000, 28, 28, 1))", 60_000),
+        ("x_val, y_val = x[55000:], y[55000:]", 60_000),
+        ("x_val = x[-10000:]", 12_000),
+        ("data = data.shuffle(60000)", 12_000),
+        ("x = x.reshape(100000, 10)", 12_000),
+    ],
+)
+def test_a_script_that_names_rows_of_a_dataset_has_them(code: str, rows: int) -> None:
+    """Else it fails on one device: there is nothing after row 55,000, and no shape of 60,000 rows fits."""
+    (x, _), (test, _) = synthetic.load("mnist", None, {}, code)
+    assert (len(x), len(test)) == (rows, rows // 6)
+    assert len(synthetic.load("mnist", 60, {}, code)[0][0]) == 60
+
+
+def test_trained_weights_are_drawn_and_own_ones_are_read() -> None:
+    def network(shape: int, weights: str | None = "imagenet", classes: int = 3) -> tuple[Any, ...]:
+        return shape, weights, classes
+
+    told: list[str] = []
+    make = synthetic._untrained("Network", network, told.append)
+    assert (make(4), make(4, "imagenet", classes=5)) == ((4, None, 3), (4, None, 5))
+    assert len(told) == 2
+    assert (make(4, weights="own.h5"), make(4, None)) == ((4, "own.h5", 3), (4, None, 3))
+    assert len(told) == 2
+
+
 def test_synthetic_images_have_the_type_of_the_originals() -> None:
     (x, y), _test = synthetic.load("cifar10", 6, {})
     assert (x.shape, x.dtype, y.shape) == ((6, 32, 32, 3), np.uint8, (6, 1))
