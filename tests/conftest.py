@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -11,9 +12,22 @@ from pathlib import Path
 
 import pytest
 
-# At the end, so that an installed pytest_ddl is found first. Under importmode=importlib the root folder is not on the
-# path by itself.
-sys.path.append(str(Path(__file__).parents[1]))
+# Under importmode=importlib, pytest adds no folder to the path. Several tests, and their ranks, import modules of these
+# folders by name. The root stands at the end, so that an installed pytest_ddl is found before it.
+sys.path.extend(
+    str(Path(__file__).parents[1] / folder)
+    for folder in (
+        "tests/bench",
+        "tests/bench/evaluating",
+        "tests/checks",
+        "tests/equivalence",
+        "tests/faults",
+        "tests/guarding",
+        "tests/hosts",
+        "tests/training",
+        ".",
+    )
+)
 
 from pytest_ddl.cluster.warm import servers as warm
 from pytest_ddl.cluster.warm.fitting import Server, key_of
@@ -29,11 +43,23 @@ IDLE_MINUTES = 240.0
 On a slow machine, more than the usual 15 minutes lie between two tests that use it.
 """
 
+MAX_ID = 45
+"""Most characters that a text adds to the id of a test."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--nightly", action="store_true", help="Also run the tests of the plugin that are marked with nightly"
     )
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Return a short id for a text with several lines or many words, such as a message or the content of a file."""
+    text = val.pattern if isinstance(val, re.Pattern) else val
+    if not isinstance(text, str) or (len(text) <= MAX_ID and "\n" not in text):
+        return None
+    first_line = text.strip().partition("\n")[0]
+    return f"{first_line[:MAX_ID]}...".encode("unicode_escape").decode("ascii")
 
 
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, obj: object) -> list[pytest.Item] | None:

@@ -329,14 +329,14 @@ def test_baseline_is_one_device_else_one_replica() -> None:
     assert baseline_of(made) == "mirrored[replicas=1]"
 
 
-def test_shared_cores_are_told() -> None:
+def test_shared_cores_are_reported() -> None:
     made = matrix({"one_device": [0.1, 0.1], "mirrored[replicas=2]": [0.1, 0.1]}, pinned=False)
     assert "pin=True" in estimate("weak_scaling_efficiency", made, "mirrored[replicas=2]").note
     pinned = matrix({"one_device": [0.1, 0.1], "mirrored[replicas=2]": [0.1, 0.1]})
     assert estimate("weak_scaling_efficiency", pinned, "mirrored[replicas=2]").note == ""
 
 
-def test_unequal_launches_are_told() -> None:
+def test_unequal_launches_are_reported() -> None:
     made = matrix({"one_device": [0.1, 0.1, 0.1], "mirrored[replicas=2]": [0.1, 0.1]})
     found = estimate("weak_scaling_efficiency", made, "mirrored[replicas=2]")
     assert len(found.samples) == 2

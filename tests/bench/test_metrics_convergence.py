@@ -54,7 +54,7 @@ def test_one_regime_alone(points: list[tuple[int, float]], regime: Regime) -> No
     assert set(batch_regimes(points).regimes) == {regime}
 
 
-def test_batch_that_was_not_tuned_is_told() -> None:
+def test_batch_that_was_not_tuned_is_reported() -> None:
     found = batch_regimes([(8, 800), (16, 400), (32, 200), (64, 400)])
     assert any("batch 64 takes more steps than 32" in note and "not tuned" in note for note in found.notes)
     found = batch_regimes([(8, 8000), (16, 400), (32, 200), (64, 100)])
@@ -104,7 +104,7 @@ def test_guard_in_both_directions(epochs: list[float], verdict: Convergence) -> 
     assert found.passed is (verdict is Convergence.OK)
 
 
-def test_run_that_never_arrived_is_told() -> None:
+def test_run_that_never_arrived_is_reported() -> None:
     found = convergence_guard([ConvergencePoint.of(256, REFERENCE)], 256, [16, 16, 16, math.inf, math.inf])
     assert "2 of 5 runs did not reach the target with global batch 256" in str(found)
 

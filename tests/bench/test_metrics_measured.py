@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
-
-# Workers find the programs' module by the name that it has here.
-sys.path.insert(0, str(Path(__file__).parent))
-
 from target_programs import regress
 
 from pytest_ddl.bench import Matrix, estimate, measure

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-# Workers find the programs' module by the name that it has here.
-sys.path.insert(0, str(Path(__file__).parent))
-
 from target_programs import fit, regress, silent
 
 from pytest_ddl.bench.launching.ranks import BenchError
@@ -41,7 +35,7 @@ def test_best_rate_of_every_batch_counts() -> None:
     assert found.notes == ()
 
 
-def test_untuned_batches_are_told() -> None:
+def test_untuned_batches_are_reported() -> None:
     found = StepsToTarget(
         0.1, (trial(8, 0.1, 50), trial(8, 0.2, 40), trial(16, 0.1, None), trial(32, 0.1, 9), trial(64, 0.1, 9))
     )

@@ -45,7 +45,7 @@ def test_one_launch_says_that_it_has_no_interval() -> None:
     assert "One launch of each variant: no interval" in text
 
 
-def test_strong_scaling_is_told() -> None:
+def test_strong_scaling_is_reported() -> None:
     text = str(matrix({"one_device": [0.1], TWO: [0.0625]}, rule="strong"))
     assert row(text, TWO)[2:5] == ["512", "0.800", "1.250"]
     assert "global batch fixed (strong scaling)" in text
@@ -65,18 +65,18 @@ def test_what_is_missing_says_why() -> None:
     assert "Traceback" not in text
 
 
-def test_tracing_within_steady_steps_is_told() -> None:
+def test_tracing_within_steady_steps_is_reported() -> None:
     text = str(Matrix((launch("one_device", 0.1, 1, 8, counters=Counters(retraces=3)),), {}, "weak"))
     assert "one_device traced 3 more function(s) within its steady steps" in text
 
 
-def test_eager_steps_are_told() -> None:
+def test_eager_steps_are_reported() -> None:
     text = str(Matrix((launch("one_device", 0.1, 1, 8, counters=Counters(eager=True)),), {}, "weak"))
     assert "one_device: steps ran eagerly" in text
     assert "eagerly" not in str(matrix({"one_device": [0.1]}))
 
 
-def test_loops_that_were_not_measured_are_told_once() -> None:
+def test_loops_that_were_not_measured_are_reported_once() -> None:
     told = "of the program's 2 loops only loop 1 was measured"
     assert str(matrix({"one_device": [0.1] * 3, TWO: [0.1] * 3}, remarks=(told,))).splitlines().count(told) == 1
     one = (launch("one_device", 0.1, 1, 8, remarks=(told,)), launch(TWO, 0.1, 2, 16))
@@ -89,7 +89,7 @@ def test_no_time_at_all_gives_no_number() -> None:
     assert "[1] blocks of 20 step(s) took 0 s: give a larger steps_per_block=" in text
 
 
-def test_busy_machine_is_told() -> None:
+def test_busy_machine_is_reported() -> None:
     busy = matrix({"one_device": [0.1]}, machine={"cores": "2", "load": "13.50"})
     assert "the machine was busy (load 13.50 on 2 cores)" in str(busy)
     calm = matrix({"one_device": [0.1]}, machine={"cores": "2", "load": "1.50"})
@@ -104,7 +104,7 @@ def test_energy_and_machine() -> None:
     assert "50% of it in measured steps" in text
 
 
-def test_another_batch_than_the_declared_is_told() -> None:
+def test_another_batch_than_the_declared_is_reported() -> None:
     text = str(matrix({"one_device": [0.1], TWO: [0.1]}, examples=2))
     assert row(text, "one_device")[2] == "[1]"
     assert row(text, TWO)[2:6] == ["[3]", "[4]", "[4]", "[5]"]

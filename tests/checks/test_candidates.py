@@ -233,7 +233,7 @@ def test_regularization(penalty: str, rule: dict[str, Any]) -> None:
     assert finding.cause == "regularization-scaled-by-replica-count"
 
 
-def test_penalty_of_another_kind_is_told_by_where_it_acts() -> None:
+def test_a_penalty_of_another_kind_is_recognized_by_where_it_acts() -> None:
     layers = (LayerRecord("kernel", "Dense", {"kernel_regularizer": {"type": "OrthogonalRegularizer"}}),)
 
     def computed(share: float) -> Any:

@@ -91,7 +91,7 @@ def workers() -> Records:
         (lambda step: False, "under the strategy (local) never"),
     ],
 )
-def test_a_loss_in_some_steps_only_is_told(records: Records, keep: Callable[[int], bool], told: str) -> None:
+def test_a_loss_in_some_steps_only_is_reported(records: Records, keep: Callable[[int], bool], told: str) -> None:
     reference, distributed = records
     partial = with_losses(distributed, lambda _rank, step: keep(step))
     assert told in reason(judge(reference, partial), "LOSS-EQ")
@@ -115,7 +115,7 @@ def test_one_rank_may_record_the_loss_for_all(workers: Records) -> None:
 # -- named values and results ------------------------------------------------------------------------
 
 
-def test_a_named_value_of_one_side_is_told(records: Records) -> None:
+def test_a_named_value_of_one_side_is_reported(records: Records) -> None:
     reference, distributed = records
     named = lambda _rank, _step: {"accuracy": 0.5}  # noqa: E731
     missing = reason(judge(with_values(reference, named), distributed), "METRIC-EQ")
@@ -145,7 +145,7 @@ def test_a_value_after_weights_differ_needs_no_counterpart(records: Records) -> 
 
 
 @pytest.mark.parametrize("results", [{"evaluate": [0.3, 0.5]}, {"predict": np.ones((3, 2))}, {"fit": {"loss": [0.1]}}])
-def test_a_call_of_one_side_is_told(records: Records, results: Mapping[str, Any]) -> None:
+def test_a_call_of_one_side_is_reported(records: Records, results: Mapping[str, Any]) -> None:
     reference, distributed = records
     (name,) = results
     assert f"{name}" in reason(judge(with_results(reference, results), distributed), "METRIC-EQ")
@@ -153,7 +153,7 @@ def test_a_call_of_one_side_is_told(records: Records, results: Mapping[str, Any]
     assert "(on one device never, under the strategy (local) after step 3)" in told
 
 
-def test_a_history_of_another_length_is_told(records: Records) -> None:
+def test_a_history_of_another_length_is_reported(records: Records) -> None:
     ours, theirs = ({"fit": {"loss": [0.1] * number}} for number in (2, 3))
     report = judge(with_results(records[0], ours), with_results(records[1], theirs))
     assert "2 entries on one device, 3 under the strategy" in reason(report, "METRIC-EQ")
@@ -167,7 +167,7 @@ def test_one_rank_may_evaluate_for_all(workers: Records) -> None:
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_example_ids_of_one_side_are_told(records: Records, side: int) -> None:
+def test_example_ids_of_one_side_are_reported(records: Records, side: int) -> None:
     """Contents decide if they were observed; here they were not."""
 
     def without(_rank: RankRecord, step: StepRecord) -> StepRecord:
@@ -215,7 +215,7 @@ def test_weights_that_are_watched_in_another_order_are_a_finding(records: Record
 
 @pytest.mark.parametrize(("index", "check"), [(0, "STEP-EQ"), (STATE, "STATE-EQ"), (4, "OPT-STATE")])
 @pytest.mark.parametrize("side", [0, 1])
-def test_a_variable_that_one_side_stops_recording_is_told(records: Records, index: int, check: str, side: int) -> None:
+def test_a_variable_that_one_side_stops_recording_is_named(records: Records, index: int, check: str, side: int) -> None:
     def without(_rank: RankRecord, step: StepRecord) -> StepRecord:
         kept = {at: value for at, value in step.snapshot.items() if at != index or step.index < 2}
         return replace(step, snapshot=kept)

@@ -69,7 +69,7 @@ def test_what_is_tolerated_in_the_step_hides_nothing_later():
 
 
 @pytest.mark.parametrize("check", ["LOSS-EQ", "STATE-EQ"])
-def test_what_follows_from_it_in_the_same_step_is_not_told_twice(check):
+def test_what_follows_from_it_in_the_same_step_is_not_reported_twice(check):
     told = Finding(STEP_EQ, "differs", cause="mean-of-replica-means", step=3, approximation=True, verified=True)
     same = Finding(check, "differs", step=3, also=("mean-of-replica-means",))
     assert root_causes([told, same], lambda finding: finding.approximation) == [told]

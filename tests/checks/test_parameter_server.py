@@ -67,7 +67,7 @@ def test_counters_that_miss_or_repeat_are_named(final: float, cause: str) -> Non
     assert [(f.check, f.cause) for f in report.findings] == [("PS", cause)], str(report)
 
 
-def test_what_keras_loses_by_itself_is_tolerated_and_told() -> None:
+def test_what_keras_loses_by_itself_is_tolerated_and_reported() -> None:
     report = asynchronous(2.0 * STEPS - 2, VariableKind.METRIC)
     assert report.passed
     assert [f.cause for f in report.approximations] == ["lost-update"]

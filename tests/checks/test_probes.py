@@ -40,7 +40,7 @@ def report(wrong: bool = False, concurrent: bool = False, raised: bool = False) 
         (Needs.CONCURRENT, report(concurrent=True), report()),
         (Needs.NO_ERRORS, report(), report(raised=True)),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, Needs) else None,
 )
 def test_each_condition_holds_and_fails(need: Needs, meets: Report, misses: Report) -> None:
     assert need.met(meets, named=False)

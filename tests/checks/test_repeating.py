@@ -115,7 +115,7 @@ def test_a_program_that_ends_by_itself_is_judged_by_the_steps_that_it_runs(
     assert "one device ran 8" in report.notes[-1]
 
 
-def test_a_repeated_run_that_one_device_refuses_is_told(long: tuple[TrainingRecord, TrainingRecord]) -> None:
+def test_a_repeated_run_that_one_device_refuses_is_reported(long: tuple[TrainingRecord, TrainingRecord]) -> None:
     reference, distributed = long
     report = grown(failing(reference, STRAY), distributed)
     assert report.passed

@@ -37,7 +37,7 @@ def test_a_call_without_a_step_is_no_pass_and_lies_in_the_program() -> None:
     assert (report.verdict, report.inconclusive, report.program_reasons) == ("inconclusive", (told,), (told,))
 
 
-def test_it_is_told_whatever_checks_were_named() -> None:
+def test_it_is_reported_whatever_checks_were_named() -> None:
     assert judge(*records({FIRST: True, SECOND: False}), checks=["LOSS-EQ"]).verdict == "inconclusive"
 
 

@@ -47,7 +47,7 @@ def test_the_exception_is_the_cause_and_not_the_stopped_rank() -> None:
     assert text.index("Traceback here") < text.index("stopped because another rank had failed")
 
 
-def test_equal_exceptions_are_told_once_and_different_ones_all() -> None:
+def test_equal_exceptions_are_reported_once_and_different_ones_all() -> None:
     assert explain([raised(0, "same"), raised(1, "same")]).count("Traceback same") == 1
     text = explain([raised(0, "one"), raised(1, "two")])
     assert "Traceback one" in text
@@ -67,7 +67,7 @@ def test_ranks_that_were_not_asked_count_too() -> None:
     assert "ranks 0, 2 of 3 raised ValueError" in text
 
 
-def test_a_rank_without_last_words_is_told_once() -> None:
+def test_a_rank_without_last_words_is_reported_once() -> None:
     answers = [Answer(0, "worker:0", Fate.REPLIED), Answer(1, "worker:1", Fate.DIED, exit_status=0)]
     assert explain(answers) == "rank 1 of 2 (worker:1) exited with status 0 before it had finished"
 

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import signal
-import sys
-from pathlib import Path
 
+import exception_helpers
 import keras
 import numpy as np
 import tensorflow as tf
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import exception_helpers
 
 FEATURES = 3
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import coordinator_programs as programs
 import coordinator_timing_programs as timing
+import pytest
 
 from pytest_ddl import check_training
 from pytest_ddl.notes import NoteKind

@@ -44,7 +44,7 @@ def differing(counts: Mapping[str, int], known: Mapping[str, int]) -> dict[str, 
     return more | less
 
 
-def test_more_work_and_much_less_work_are_told() -> None:
+def test_more_work_and_much_less_work_are_reported() -> None:
     known = {"runs": 2, "bytes sent": 3000, "processes started": 0}
     assert differing({"runs": 2, "bytes sent": 2900, "processes started": 0}, known) == {}
     assert set(differing({"runs": 3, "bytes sent": 2000, "processes started": 1}, known)) == set(known)

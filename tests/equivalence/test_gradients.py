@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
 import pytest_ddl
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 N, INVERSE = "gradient-scaled-by-replica-count", "gradient-scaled-by-inverse-replica-count"
 CLIPPED, APART = "gradient-clipped-before-aggregation", "gradient-not-aggregated"

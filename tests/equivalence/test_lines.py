@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import programs_with_a_wrong_line as programs
 import programs_with_a_wrong_update as updates
+import pytest
 
 from pytest_ddl import check_training
 from pytest_ddl.training.lines import Lines

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import recorded_programs as programs
 
 from pytest_ddl import check_training
@@ -28,7 +23,7 @@ ONE_SIDED = [
 
 @pytest.mark.nightly(each_commit=("metric_watched_on_one_device_only",))
 @pytest.mark.parametrize(("program", "verdict", "told"), ONE_SIDED)
-def test_what_one_side_recorded_is_told(program, verdict, told):
+def test_what_one_side_recorded_is_reported(program, verdict, told):
     report = check_training(program, "mirrored", **GIVEN)
     assert report.verdict == verdict, str(report)
     assert told in (report.inconclusive[0] if verdict == "inconclusive" else report.findings[0].message)

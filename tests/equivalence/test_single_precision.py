@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import single_precision_programs as programs
 
 from pytest_ddl import check_training

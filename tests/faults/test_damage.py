@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from pytest_ddl import Sweep, check_training
 from pytest_ddl.faults.damaged import named

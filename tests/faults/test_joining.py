@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "checks"))
-
 from simulated_training import Program, simulate
 
 from pytest_ddl.equivalence.runs.program import Attempt

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import recovery_programs as programs
 
 from pytest_ddl import Sweep, check_training

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "checks"))
-
 from simulated_training import Program, simulate
 
 from pytest_ddl import check_training

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from test_joining import BASELINE, RANK, REFERENCE, WEIGHTS, attempt, changed, continued, verdict
 
 from pytest_ddl.equivalence.findings import Doubt, Finding

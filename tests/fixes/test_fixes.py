@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-
-# As a package, so that the ranks can import the programs by name.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from pytest_ddl import check_training
 from pytest_ddl.equivalence.causes.cause import Form

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from pytest_ddl import check_training
 from pytest_ddl.faults.verdict import FIXES, RecoveryVerdict

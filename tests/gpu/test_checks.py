@@ -123,7 +123,7 @@ def test_a_tier_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "core.kept.json").read_text()) == [["a.py::a", "mirrored"]]
 
 
-def test_the_figures_of_planted_bugs_are_told(tmp_path: Path) -> None:
+def test_the_figures_of_planted_bugs_are_reported(tmp_path: Path) -> None:
     (planted,) = (one for one in CHECKS if one.name == "planted")
     rows = [
         {"which": "sin", "caught": True, "verdict": "fail"},

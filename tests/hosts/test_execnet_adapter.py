@@ -48,7 +48,7 @@ def test_a_gateway_runs_code_and_ends_with_its_group(group: execnet.Group) -> No
         ('yes welcome | head -c 1000000; exec "$@"', "welcome", None),
     ],
 )
-def test_what_comes_instead_is_told(group: execnet.Group, script: str, printed: str, status: int | None) -> None:
+def test_what_comes_instead_is_reported(group: execnet.Group, script: str, printed: str, status: int | None) -> None:
     with pytest.raises(NotStartedError) as raised:
         open_gateway(group, "a", ["sh", "-c", script, "sh", *PYTHON])
     assert (raised.value.printed.split("\n")[0], raised.value.status) == (printed, status)

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
-
-# As a package, so that the ranks can import the programs by name.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.planted.catalogue import KNOWN_MISSES, NOT_SHOWABLE, PLANTED, TOPICS
 from tests.planted.run import evaluate

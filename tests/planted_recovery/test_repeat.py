@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-# As a package, so that the ranks can import the programs by name.
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.planted_recovery import repeat
 from tests.planted_recovery.repeat import Repetition

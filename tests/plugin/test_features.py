@@ -306,7 +306,7 @@ def test_assertions_of_a_rank_are_explained(run: Any) -> None:
     assert "At index 1 diff: 2 != 3" in case.text
 
 
-def test_equal_failures_are_told_once(run: Any) -> None:
+def test_equal_failures_are_reported_once(run: Any) -> None:
     text = run.stdout.split("test_rewritten_assertion[multi_worker_mirrored] ___")[1].split("\n____")[0]
     assert text.count("At index 1 diff: 2 != 3") == 1
     assert "this happened on all 2 ranks" in text

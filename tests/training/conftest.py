@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,9 +21,6 @@ from pytest_ddl.training.settings import RunSettings
 
 DEADLINE = 100.0
 Runner = Callable[..., list[RankRecord]]
-
-# Ranks import the programs by name; under importmode=importlib no test folder is on the path by itself.
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture

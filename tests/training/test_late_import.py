@@ -19,7 +19,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "imported_late"
 
 
-def test_the_first_import_is_told_once_the_module_is_there(module: str) -> None:
+def test_the_first_import_is_reported_once_the_module_is_there(module: str) -> None:
     told, finders = [], list(sys.meta_path)
     with on_import(module, lambda found: told.append(found.value)):
         importlib.import_module(module)

@@ -133,7 +133,7 @@ def test_calls_to_the_host_count_as_often_as_they_are_made():
     assert found.host_calls == 6
 
 
-def test_collectives_of_one_branch_are_told_and_those_of_both_are_not():
+def test_collectives_of_one_branch_are_reported_and_those_of_both_are_not():
     def step(x, number):
         if number % 100 == 0:
             x = reduced(x)

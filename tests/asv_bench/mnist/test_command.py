@@ -46,7 +46,7 @@ def options(tmp_path: Path, *given: str) -> argparse.Namespace:
         (["--output", "/dev/null/x"], "--output=/dev/null/x: nothing can be written in /dev/null: Not a directory"),
     ],
 )
-def test_a_wrong_option_is_told_in_one_line(
+def test_a_wrong_option_is_named_in_one_line(
     given: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Four cores for the options that need two, wherever this runs.
@@ -60,7 +60,7 @@ def test_a_wrong_option_is_told_in_one_line(
 
 
 @pytest.mark.parametrize(("given", "missing"), [([], "sklearn"), (["--data", "mine.npz"], "scipy")])
-def test_a_missing_package_is_told_before_anything_runs(
+def test_a_missing_package_is_named_before_anything_runs(
     given: list[str],
     missing: str,
     tmp_path: Path,
@@ -110,7 +110,7 @@ def test_a_failing_check_stops_everything_with_its_report(
     assert not (tmp_path / "out").exists()
 
 
-def test_everything_is_written_and_told(
+def test_everything_is_written_and_printed(
     measured: list[measuring.Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main(options(tmp_path)) == OK
@@ -137,7 +137,7 @@ def test_options_reach_the_plan(measured: list[measuring.Plan], tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("load", "busy"), [(0.9, False), (1.1, True)])
-def test_a_busy_machine_is_told(
+def test_a_busy_machine_is_reported(
     measured: list[measuring.Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: float, busy: bool
 ) -> None:
     monkeypatch.setattr(machine.os, "getloadavg", lambda: (load, 0, 0))
@@ -146,7 +146,7 @@ def test_a_busy_machine_is_told(
     assert ("these times are not reliable" in (tmp_path / "out" / "table.md").read_text()) is busy
 
 
-def test_what_was_measured_is_told_where_it_cannot_be_written(
+def test_what_was_measured_is_printed_where_it_cannot_be_written(
     measured: list[measuring.Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_given: object) -> Any:
@@ -168,7 +168,7 @@ def test_accuracies_that_do_not_agree_are_a_problem() -> None:
     assert command.report(experiment()).problem == ""
 
 
-def test_a_training_that_failed_is_told(
+def test_a_training_that_failed_is_reported(
     measured: list[measuring.Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measure(*_given: Any) -> Any:
@@ -202,7 +202,7 @@ def test_an_interruption_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_gpus_that_are_shared_are_told() -> None:
+def test_gpus_that_are_shared_are_reported() -> None:
     assert command._gpu_notes(2, 2) == []
     (note,) = command._gpu_notes(2, 1)
     assert "2 replicas shared 1 GPU" in note

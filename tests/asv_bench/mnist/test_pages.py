@@ -52,7 +52,7 @@ def test_repeats_have_intervals() -> None:
     assert re.search(r"scaling efficiency .* \| 83.97% \(76.2% to 92.5%\)", text)
 
 
-def test_energy_is_told_where_it_was_read() -> None:
+def test_energy_is_reported_where_it_was_read() -> None:
     from dataclasses import replace
 
     single = training(1, [1.0] * 2, [0.9] * 2)
@@ -62,7 +62,7 @@ def test_energy_is_told_where_it_was_read() -> None:
     assert "| energy on 1 replica | not published | 64 J, evaluating included (20.0 examples/J; nvml: 1 GPU)" in text
 
 
-def test_the_global_batch_rule_is_told() -> None:
+def test_the_global_batch_rule_is_reported() -> None:
     assert "global batch 64 on both, split over the replicas" in text_of(experiment(batch_rule="global"))
 
 

@@ -106,7 +106,7 @@ def test_commands_are_small_and_counted(center: Trace) -> None:
     assert set(center.commands) == {"gradient", "dot", "combine"}
 
 
-def test_a_gradient_that_does_not_belong_to_the_objective_is_told() -> None:
+def test_a_gradient_that_does_not_belong_to_the_objective_is_reported() -> None:
     class Wrong(OneMachine):
         def gradient(self, point: int, out: int) -> float:
             objective = super().gradient(point, out)
@@ -188,7 +188,7 @@ def test_too_few_runs_and_too_much_noise_decide_nothing(center: Trace, noise: li
 # -- the study ---------------------------------------------------------------------------------------
 
 
-def test_ranks_with_different_sums_are_told(center: Trace) -> None:
+def test_ranks_with_different_sums_are_reported(center: Trace) -> None:
     other = replace(center, objectives=[*center.objectives[:-1], center.objectives[-1] + 1e-16 + 1e-12])
     assert lbfgs.same_on_all("mirrored", [RankCourse(center, (), 0.0)] * 2) is center
     with pytest.raises(BenchError, match="rank 1 has another course than rank 0"):

@@ -91,7 +91,7 @@ def test_a_wrong_command_line_is_refused(given: list[str], capsys: pytest.Captur
         ("lbfgs --output /proc/x", "--output=/proc/x: nothing can be written in /proc"),
     ],
 )
-def test_a_wrong_option_is_told_in_one_line(
+def test_a_wrong_option_is_named_in_one_line(
     given: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -107,7 +107,7 @@ def options(folder: Path) -> argparse.Namespace:
     return argparse.Namespace(output=str(folder), repeats=None, timeout=1.0, quick=False)
 
 
-def test_everything_is_written_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_is_written_and_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "out"
     assert running.conduct(options(folder), lambda _options: REPORT) == OK
     table = (folder / "table.md").read_text()
@@ -123,7 +123,7 @@ def test_everything_is_written_and_told(tmp_path: Path, capsys: pytest.CaptureFi
     assert "&lt;signs&gt;" in page
 
 
-def test_hosts_that_cannot_be_used_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hosts_that_cannot_be_used_are_named_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def measure(_options: argparse.Namespace) -> NoReturn:
         raise LaunchError("the host b does not answer")
 

@@ -67,7 +67,7 @@ def options(*given: str) -> argparse.Namespace:
         (["own_train:train", "--json", "absent/x.json"], "--json=absent/x.json: there is no folder"),
     ],
 )
-def test_a_wrong_option_is_told_in_one_line(
+def test_a_wrong_option_is_named_in_one_line(
     given: list[str], words: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main(options(*given)) == USAGE

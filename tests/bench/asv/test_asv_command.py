@@ -210,7 +210,7 @@ def test_the_exit_status_is_that_of_asv(status: int, repository: Path, monkeypat
 
 
 @pytest.mark.parametrize(("load", "is_told"), [(0.9, False), (3.2, True)])
-def test_a_busy_machine_is_told(
+def test_a_busy_machine_is_reported(
     load: float, is_told: bool, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(machine.os, "getloadavg", lambda: (load, 0, 0))

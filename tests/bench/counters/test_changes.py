@@ -51,7 +51,7 @@ REGRESSIONS = [
 
 
 @pytest.mark.parametrize(("counter", "head", "words"), REGRESSIONS, ids=[name for name, _head, _words in REGRESSIONS])
-def test_more_is_a_regression_and_less_is_told_as_an_improvement(counter, head, words):
+def test_more_is_a_regression_and_less_is_reported_as_an_improvement(counter, head, words):
     worse = only(BASE, head)
     assert (worse.counter, worse.is_regression) == (counter, True)
     assert words in worse.message
@@ -69,7 +69,7 @@ def test_how_long_was_measured_is_no_change():
 
 
 @pytest.mark.parametrize("changes", [{"nodes": 900}, {"executions": 2}, {"kernels": 91}, {"traces": 4}, {"packs": 2}])
-def test_what_costs_nothing_by_itself_is_told_alone(changes):
+def test_what_costs_nothing_by_itself_is_reported_alone(changes):
     assert not only(BASE, changed(**changes)).is_regression
 
 
@@ -88,7 +88,7 @@ def test_steps_that_become_eager_are_one_regression_and_their_collectives_none()
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_graphs_that_could_not_be_counted_are_neither_better_nor_worse_and_are_told(side):
+def test_graphs_that_could_not_be_counted_are_neither_better_nor_worse_and_are_reported(side):
     lost = changed(
         nodes=0,
         collectives={},
@@ -216,7 +216,7 @@ def test_a_misplaced_variable_that_was_renamed_is_no_change():
     assert compare(changed(misplaced=("a: CPU:0",)), changed(misplaced=("b: CPU:0",))) == []
 
 
-def test_what_is_accepted_is_told_with_its_reason():
+def test_what_is_accepted_is_reported_with_its_reason():
     head = changed(collectives={"all_reduce": 3}, host_calls=1)
     found = compare(BASE, head, accept={"collectives.all_reduce": "global norm for clipping"})
     assert [(change.counter, change.is_regression) for change in found] == [

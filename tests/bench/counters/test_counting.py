@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter as TimesOf
-from pathlib import Path
 
+import counter_programs as programs
 import pytest
 
 from pytest_ddl.bench.counters.changes import compare, uncounted
@@ -19,10 +18,6 @@ from pytest_ddl.harness import process_harness
 from pytest_ddl.items.selection import DdlMark
 from pytest_ddl.records import CollectiveRecord, GraphRecord
 from pytest_ddl.training.graphs import Executed
-
-# Ranks import the programs by name; under importmode=importlib no test folder is on the path by itself.
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import counter_programs as programs
 
 PARAMETERS = programs.LAYERS * programs.WIDTH**2 * 4
 SYNCHRONOUS = ["mirrored", pytest.param("multi_worker_mirrored", marks=pytest.mark.slow)]
@@ -144,7 +139,7 @@ def test_another_batch_size_and_seed_change_nothing(counts, strategy):
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", SYNCHRONOUS)
-def test_a_larger_model_is_told_and_passes(counts, strategy):
+def test_a_larger_model_is_reported_and_passes(counts, strategy):
     before, after = counts(strategy, "right", "wider")
     found = compare(before, after)
     assert {change.counter for change in found} >= {"parameter_bytes", "reduced_bytes"}
@@ -246,7 +241,7 @@ def test_steps_of_one_call_count_singly_looped_or_unrolled():
     assert counted(of_graph({4: 6, 1: 6}), Keras()) == {4: 6, 1: 6}
 
 
-def test_collectives_that_the_steps_of_a_call_do_not_divide_are_told():
+def test_collectives_that_the_steps_of_a_call_do_not_divide_are_reported():
     watch = Keras(2, 2)
     assert counted(of_graph({4: 2, 1: 1}), watch) == {4: 2, 1: 1}
     assert "those of 2 steps" in watch.notes[0]
@@ -265,7 +260,7 @@ class Warm:
         self.notes.append(text)
 
 
-def test_a_step_of_the_warm_up_that_does_more_than_the_last_is_told(monkeypatch):
+def test_a_step_of_the_warm_up_that_does_more_than_the_last_is_reported(monkeypatch):
     monkeypatch.setattr(counting.graphs, "executed", lambda size: of_graph({size: 1}))
     same, less, more = Warm([4], [4]), Warm([4], [5], [4, 5]), Warm([4, 5], [4, 4, 5], [4], [7])
     for warm in (same, less, more):

@@ -67,7 +67,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store.pictures, "draw", lambda _summary, _folder: [])
 
 
-def test_hosts_that_cannot_be_used_are_told_in_one_line(
+def test_hosts_that_cannot_be_used_are_named_in_one_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def unreachable(_harness: Any) -> NoReturn:
@@ -99,7 +99,7 @@ def test_hosts_that_cannot_be_used_are_told_in_one_line(
         (["own_training:train", "--output=/proc/x"], "--output=/proc/x: nothing can be written in /proc"),
     ],
 )
-def test_a_wrong_option_is_told_in_one_line(
+def test_a_wrong_option_is_named_in_one_line(
     given: list[str], words: str, folder: Path, ending: Ending, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main(options(*given)) == USAGE

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 import pytest
-
-# Ranks import the program by the name that it has here.
-sys.path.insert(0, str(Path(__file__).parent))
 
 from pytest_ddl.bench import Matrix
 from pytest_ddl.bench.evaluating import store

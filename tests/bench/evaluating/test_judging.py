@@ -31,7 +31,7 @@ def difference(one: Evaluation) -> judging.PairedDifference:
     return judging.differences(one, "test_loss")[TWO.variant]
 
 
-def test_a_clear_difference_is_told_with_its_direction() -> None:
+def test_a_clear_difference_is_reported_with_its_direction() -> None:
     worse = difference(ending({1: 0.101, 2: 0.113, 3: 0.094, 4: 0.107, 5: 0.099}))
     assert worse.differs is True
     assert worse.words.startswith("worse: +0.1 ")

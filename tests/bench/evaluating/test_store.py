@@ -67,7 +67,7 @@ def test_another_evaluation_is_refused_in_one_line(other: store.Identity, words:
     assert "\n" not in str(found.value)
 
 
-def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / store.FILE).write_text("{")
     with pytest.raises(UsageError, match="--restart to replace it"):
         store.continued(tmp_path, identity())

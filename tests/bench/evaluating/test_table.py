@@ -105,7 +105,7 @@ def test_a_part_that_failed_has_its_first_line(part: str, column: str) -> None:
     assert noted(row[column], notes) == f"{part} {TWO.variant} failed: a rank died"
 
 
-def test_a_target_that_was_not_reached_is_told_with_the_last_loss() -> None:
+def test_a_target_that_was_not_reached_is_reported_with_the_last_loss() -> None:
     one = evaluation()
     slow = tuple(each for each in one.curves if each.variant != TWO.variant) + curves(TWO, speed=0.99)
     row, notes = row_of(replace(one, curves=slow), TWO.variant)
@@ -113,7 +113,7 @@ def test_a_target_that_was_not_reached_is_told_with_the_last_loss() -> None:
     assert row["time"] == "-"
 
 
-def test_too_few_seeds_are_told_in_words() -> None:
+def test_too_few_seeds_are_reported_in_words() -> None:
     found = references(seeds=SEEDS[:2]) + curves(TWO, seeds=SEEDS[:2])
     row, notes = row_of(evaluation(cells=(ONE, TWO), curves=found), TWO.variant)
     assert row["against_one"].startswith("inconclusive")

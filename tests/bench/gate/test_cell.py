@@ -133,7 +133,7 @@ def test_a_failure_later_is_none_either(at: int) -> None:
     assert measure_cell(cell(), launch=launch).verdict is Verdict.ERROR
 
 
-def test_each_launch_is_told() -> None:
+def test_each_launch_is_reported() -> None:
     lines: list[str] = []
     given = iter([paired(5 + noise) for noise in NOISE])
     measure_cell(cell(), lines.append, lambda _number: next(given))

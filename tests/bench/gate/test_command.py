@@ -44,7 +44,9 @@ def test_an_error_of_the_gate_is_no_regression(
     assert told.splitlines()[-1].startswith(f"pytest-ddl gate: could not measure: {type(error).__name__}: {error}")
 
 
-def test_what_git_says_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_git_says_is_given_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(monkeypatch, GitError("git cannot check out main: no space")) == 4
     assert capsys.readouterr().err == "pytest-ddl gate: could not measure: git cannot check out main: no space\n"
 
@@ -62,7 +64,7 @@ def test_a_result_that_cannot_be_written_is_no_regression(
     assert "No space left on device" in capsys.readouterr().err
 
 
-def test_a_file_that_cannot_be_written_is_told_before_measuring(
+def test_a_file_that_cannot_be_written_is_reported_before_measuring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, AssertionError("measured"), "--json", str(tmp_path)) == 2

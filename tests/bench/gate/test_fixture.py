@@ -121,7 +121,7 @@ def test_a_run_with_one_verdict_passes(pytester: pytest.Pytester, processes: lis
 
 
 @PROCESSES
-def test_a_regression_fails_and_is_told_alone(pytester: pytest.Pytester, processes: list[str]) -> None:
+def test_a_regression_fails_and_is_reported_alone(pytester: pytest.Pytester, processes: list[str]) -> None:
     pytester.makeconftest(STANDS_IN)
     pytester.makepyfile(TEST.format(body="ddl_gate('regression')"))
     result = run(pytester, "--ddl-gate=main..topic", *processes)

@@ -232,7 +232,7 @@ def test_a_version_that_fails_could_not_be_measured(training: Path) -> None:
     assert left_behind(training) == []
 
 
-def test_an_interpreter_without_tensorflow_is_told(training: Path, tmp_path: Path) -> None:
+def test_an_interpreter_without_tensorflow_is_named(training: Path, tmp_path: Path) -> None:
     fake = tmp_path / "python"
     fake.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     fake.chmod(0o755)

@@ -43,7 +43,7 @@ def told(run: Running, late: bool = False) -> str:
     return str(explained([run], PacingError("a rank closed its connection"), late))
 
 
-def test_the_error_that_a_side_reports_is_told(tmp_path: Path) -> None:
+def test_the_error_that_a_side_reports_is_reported(tmp_path: Path) -> None:
     assert told(running(tmp_path, "", {"error": "boom"})) == "HEAD (cccccccccc) failed: boom"
 
 
@@ -53,14 +53,14 @@ def test_a_program_that_ends_by_itself_is_told_the_fix(tmp_path: Path) -> None:
     assert "Remove the steps= or epochs=" in words
 
 
-def test_a_side_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_side_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> None:
     script = "import os, sys; sys.stderr.write('last words'); sys.stderr.flush(); os.kill(os.getpid(), 9)"
     assert (
         told(running(tmp_path, script)) == "HEAD (cccccccccc) was killed by signal 9, and left no report:\nlast words"
     )
 
 
-def test_a_side_that_is_late_is_told_the_option(tmp_path: Path) -> None:
+def test_for_a_side_that_is_late_the_option_is_named(tmp_path: Path) -> None:
     run = running(tmp_path, "")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as run.process:
         words = told(run, late=True)
@@ -69,7 +69,7 @@ def test_a_side_that_is_late_is_told_the_option(tmp_path: Path) -> None:
     assert "--timeout" in words
 
 
-def test_an_interpreter_that_dies_between_launches_is_told(tmp_path: Path) -> None:
+def test_an_interpreter_that_dies_between_launches_is_reported(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("def train(run): ...")
     run = running(tmp_path, "raise SystemExit('last words')", stdin=subprocess.PIPE)
     run.side = replace(SIDE, root=tmp_path, paths=(tmp_path,))

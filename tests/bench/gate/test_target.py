@@ -59,12 +59,12 @@ def test_a_version_that_lacks_the_file_has_none(root: Path) -> None:
     assert VersionTarget.parse("gate_bench/missing.py:train").find(root, (root,)) is None
 
 
-def test_a_missing_function_is_told_with_those_that_there_are(root: Path) -> None:
+def test_a_missing_function_is_named_with_those_that_there_are(root: Path) -> None:
     with pytest.raises(VersionTargetError, match=r"gate_bench/training\.py has no 'trian'; it has train"):
         program("gate_bench.training:trian", root)([])
 
 
-def test_what_is_no_function_is_told(root: Path) -> None:
+def test_what_is_no_function_is_named(root: Path) -> None:
     with pytest.raises(VersionTargetError, match="is a int, not a training function"):
         program("gate_bench.training:number", root)([])
 

@@ -66,7 +66,7 @@ def test_hooks_of_the_repository_do_not_run(project: Path, tmp_path: Path) -> No
         assert (root / "train.py").exists()
 
 
-def test_a_version_that_cannot_be_checked_out_is_told(project: Path, tmp_path: Path) -> None:
+def test_a_version_that_cannot_be_checked_out_is_named(project: Path, tmp_path: Path) -> None:
     """A full disk, or a filter that is not installed, can prevent a checkout."""
     (project / ".gitattributes").write_text("train.py filter=gate\n")
     git(project, "add", "-A")
@@ -116,7 +116,7 @@ def test_what_is_no_commit_is_refused(project: Path) -> None:
             Repository(project).version(name)
 
 
-def test_a_shallow_clone_is_told(project: Path, tmp_path: Path) -> None:
+def test_a_shallow_clone_is_named(project: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{project}", "shallow")
     with pytest.raises(UsageError, match="fetch-depth: 0"):
         Repository(tmp_path / "shallow").version("HEAD~1")
@@ -146,7 +146,7 @@ def test_a_folder_without_a_repository_is_refused(tmp_path: Path, monkeypatch: p
         Repository(tmp_path / "missing")
 
 
-def test_git_that_is_missing_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_that_is_missing_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match="needs git"):
         Repository(project)

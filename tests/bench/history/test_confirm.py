@@ -96,7 +96,7 @@ def test_what_decided_nothing_is_tried_again(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_creep_is_told_besides_steps_that_were_refuted_one_by_one() -> None:
+def test_a_creep_is_reported_besides_steps_that_were_refuted_one_by_one() -> None:
     one = simulated(creeping(0.25), 0.01, 1)
     found = changes(one)
     assert any(change.kind == "step" for change in found)

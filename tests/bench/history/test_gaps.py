@@ -92,12 +92,12 @@ def test_what_never_was_or_is_back_is_no_gap(tmp_path: Path, value: Any) -> None
     assert not read_results(write_results(tmp_path, [bench(), bench(COUNT, value)], commit_hashes(10))).problems
 
 
-def test_what_failed_last_is_told_as_a_failure_only(tmp_path: Path) -> None:
+def test_what_failed_last_is_reported_as_a_failure_only(tmp_path: Path) -> None:
     folder = write_results(tmp_path, [bench(), bench(COUNT, until(9, None))], commit_hashes(10))
     assert only(read_results(folder), "failed").error
 
 
-def test_one_cause_is_told_once_for_all_benchmarks_of_a_suite(tmp_path: Path) -> None:
+def test_one_cause_is_reported_once_for_all_benchmarks_of_a_suite(tmp_path: Path) -> None:
     names = [f"training.Gate.track_{letter}" for letter in "abcdefg"]
     commits = commit_hashes(6)
 
@@ -115,7 +115,7 @@ def test_one_cause_is_told_once_for_all_benchmarks_of_a_suite(tmp_path: Path) ->
     assert told("removed", "removed", known=False).message.startswith("7 benchmarks, training.Gate.track_a")
 
 
-def test_combinations_that_a_suite_lost_are_told_once(tmp_path: Path) -> None:
+def test_combinations_that_a_suite_lost_are_reported_once(tmp_path: Path) -> None:
     names, commits = [f"training.Gate.track_{letter}" for letter in "abc"], commit_hashes(6)
     write_results(tmp_path, [bench(name) for name in names], commits[:4], dates=dates(4))
     now = [bench(name, parameters={"strategy": ["mirrored"], "replicas": [1]}) for name in names]

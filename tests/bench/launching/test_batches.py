@@ -210,7 +210,7 @@ def test_calls_that_return_before_they_are_done_are_waited_for():
         tf.config.experimental.set_synchronous_execution(True)
 
 
-def test_a_data_set_whose_last_batch_comes_often_is_told(measured):
+def test_a_data_set_whose_last_batch_comes_often_is_reported(measured):
     # Steps 0 to 6 are over: the next two batches are a whole and a partial one.
     (told,) = measured(lambda run: plain(run, data=rows(12, DECLARED))).remarks
     assert "batches of 4 and of 8 examples were seen, and all are counted as 8" in told

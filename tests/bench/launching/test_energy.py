@@ -257,7 +257,7 @@ def test_first_source_that_opens_is_read(tmp_path: Path) -> None:
     assert meter.stop() == EnergyReading(4.0, 2.0, "nvml: 1 GPU")
 
 
-def test_all_reasons_are_told(tmp_path: Path) -> None:
+def test_all_reasons_are_reported(tmp_path: Path) -> None:
     meter = EnergyMeter([Rapl(tmp_path), Nvml(missing_module, {})])
     meter.start()
     reason = meter.stop().reason

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 from functools import partial
 from pathlib import Path
 
+import counter_programs as programs
 import pytest
 
 from pytest_ddl.bench import measure
@@ -19,10 +19,6 @@ from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.harness import process_harness
 from suites.loops import train_in_a_loop
 from suites.workloads import WORKLOADS
-
-# Ranks import the programs by name; under importmode=importlib no test folder is on the path by itself.
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import counter_programs as programs
 
 SMALL = {"global_batch_size": 8, "warm_up": 4, "steps_per_block": 3, "blocks": 2, "seconds": 1e-9}
 

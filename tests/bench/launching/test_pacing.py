@@ -85,7 +85,7 @@ def test_a_block_in_which_one_rank_traced_is_dropped_by_all():
     assert [thread.orders for thread in threads] == [expected, expected]
 
 
-def test_a_last_block_that_was_dropped_is_told_with_the_stop():
+def test_a_last_block_that_was_dropped_is_reported_with_the_stop():
     with paced({"traces": [1]}) as (lane, (thread,)):
         lane.run_block(4, soon())
     assert thread.orders == [BlockOrder(4), BlockOrder(0, drop=True)]

@@ -17,7 +17,7 @@ def test_ranks_that_agree_are_as_one():
     assert of_all_ranks([ONE]) == ONE
 
 
-def test_the_rank_that_does_most_counts_and_what_differs_is_told():
+def test_the_rank_that_does_most_counts_and_what_differs_is_reported():
     other = replace(ONE, collectives={"all_reduce": 1, "broadcast": 3}, host_calls=2, eager=True, steady_steps=38)
     merged = of_all_ranks([ONE, other])
     assert merged.collectives == {"all_reduce": 2, "broadcast": 3}

@@ -129,7 +129,7 @@ def test_a_block_that_is_dropped_counts_as_warm_up(monkeypatch):
     assert program.controller.done_blocks == [(18, 2), (2, 2), (2, 2)]
 
 
-def test_it_is_told_of_each_block_whether_it_counts(monkeypatch):
+def test_each_block_says_whether_it_counts(monkeypatch):
     program = Program(
         monkeypatch,
         BlockOrder(2),
@@ -223,7 +223,7 @@ def test_one_loop_alone_needs_no_note(monkeypatch, begin):
     assert program.watch.notes == ()
 
 
-def test_loops_that_come_after_the_measurement_are_told(monkeypatch):
+def test_loops_that_come_after_the_measurement_are_reported(monkeypatch):
     program = Program(monkeypatch, BlockOrder(2), BlockOrder(0), warm_up=1)
     program.watch.begin_loop()
     program.steps(3)
@@ -234,7 +234,7 @@ def test_loops_that_come_after_the_measurement_are_told(monkeypatch):
     assert "counters" not in note
 
 
-def test_counters_of_another_loop_than_the_measured_one_are_told(monkeypatch):
+def test_counters_of_another_loop_than_the_measured_one_are_reported(monkeypatch):
     program = Program(monkeypatch, BlockOrder(2), BlockOrder(0), warm_up=1)
     program.watch.begin_loop()
     program.steps(1)
@@ -245,7 +245,7 @@ def test_counters_of_another_loop_than_the_measured_one_are_told(monkeypatch):
     assert "counters are those of loop 1" in note
 
 
-def test_blocks_that_have_steps_of_several_loops_are_told(monkeypatch):
+def test_blocks_that_have_steps_of_several_loops_are_reported(monkeypatch):
     program = Program(monkeypatch, BlockOrder(2), BlockOrder(2, drop=True), BlockOrder(2), BlockOrder(0), warm_up=1)
     for number in (3, 1, 1, 0):  # the block with steps of the first loop is dropped
         program.watch.begin_loop()
@@ -255,7 +255,7 @@ def test_blocks_that_have_steps_of_several_loops_are_told(monkeypatch):
     assert "the code between these loops; counters are those of loop 1" in note
 
 
-def test_a_loop_after_a_fit_that_was_measured_is_told(monkeypatch):
+def test_a_loop_after_a_fit_that_was_measured_is_reported(monkeypatch):
     program = Program(monkeypatch, BlockOrder(2), BlockOrder(0), warm_up=1)
     program.watch.begin()
     program.steps(3)
