@@ -184,14 +184,7 @@ def _merge_main(
     if xfailed and all(answer.fate is Fate.STOPPED for answer in lost) and (declared or len(xfailed) == len(phases)):
         return _failed_as_expected(item, when, xfailed[0].report, phases, total)
     if lost:
-        text = explain(answers)
-        died = any(answer.fate is Fate.DIED for answer in lost)
-        if not died and any(phase.outcome in ("skipped", "rejected") for phase in phases):
-            # The others wait for what the rank that skipped the test does not do.
-            text = f"{_disagreement(phases, total, lost)}\n\n{text}"
-        if any(phase.outcome in ("passed", "xpassed") for phase in phases) and must_fail(item):
-            return failed_report(item, when, f"{_disagreement(phases, total)}\n\n{text}")
-        raise pytest.fail.Exception(text, pytrace=False)
+        return _failed_with_lost_ranks(item, when, answers, phases, lost)
     if not phases:
         assert when == "teardown"
         return _report(item, when, "passed", None)
@@ -207,6 +200,23 @@ def _merge_main(
     for phase in phases[1:]:
         report.user_properties += [pair for pair in phase.report.user_properties if pair not in report.user_properties]
     return report
+
+
+def _failed_with_lost_ranks(
+    item: pytest.Item, when: Any, answers: Sequence[Answer], phases: Sequence[_RankPhase], lost: Sequence[Answer]
+) -> pytest.TestReport:
+    """Return the report of a strict ``xfail`` that passed on other ranks, which no lost rank may hide.
+
+    :raises pytest.fail.Exception: in all other cases, so that a marker ``xfail`` excuses it.
+    """
+    total, text = len(answers), explain(answers)
+    died = any(answer.fate is Fate.DIED for answer in lost)
+    if not died and any(phase.outcome in ("skipped", "rejected") for phase in phases):
+        # The others wait for what the rank that skipped the test does not do.
+        text = f"{_disagreement(phases, total, lost)}\n\n{text}"
+    if any(phase.outcome in ("passed", "xpassed") for phase in phases) and must_fail(item):
+        return failed_report(item, when, f"{_disagreement(phases, total)}\n\n{text}")
+    raise pytest.fail.Exception(text, pytrace=False)
 
 
 def _failed_as_expected(

@@ -131,21 +131,29 @@ class Calls:
         given["epochs"] = (given.get("initial_epoch") or 0) + epochs
         if given.get(steps) and x is not None and hasattr(x, "take"):
             given["x"] = x.take(most * epochs)
-        validation = given.get("validation_data")
-        if validation is not None:
-            if hasattr(validation, "unbatch"):
-                validation = _joined(validation, self.joined)
-            elif given.get("validation_batch_size"):
-                given["validation_batch_size"] *= self.joined
-            most = min(self.batches, given.get("validation_steps") or self.batches)
-            rows = most * (given.get("validation_batch_size") or size)
-            several = type(validation) is tuple
-            given["validation_data"] = (
-                tuple(_first(item, most, rows) for item in validation) if several else _first(validation, most, rows)
-            )
-            if given.get("validation_steps") or not (several or _is_cut(validation)):
-                given["validation_steps"] = most
+        self._cut_validation(given, size)
         return {key: value for key, value in given.items() if value is not None}
+
+    def _cut_validation(self, given: dict[str, Any], size: int) -> None:
+        """Leave at most ``batches`` batches of the data on which ``fit`` evaluates the model after each epoch.
+
+        :param size: number of examples in a batch, if the arguments name no other for this data.
+        """
+        validation = given.get("validation_data")
+        if validation is None:
+            return
+        if hasattr(validation, "unbatch"):
+            validation = _joined(validation, self.joined)
+        elif given.get("validation_batch_size"):
+            given["validation_batch_size"] *= self.joined
+        most = min(self.batches, given.get("validation_steps") or self.batches)
+        rows = most * (given.get("validation_batch_size") or size)
+        several = type(validation) is tuple
+        given["validation_data"] = (
+            tuple(_first(item, most, rows) for item in validation) if several else _first(validation, most, rows)
+        )
+        if given.get("validation_steps") or not (several or _is_cut(validation)):
+            given["validation_steps"] = most
 
     def install_datasets(self, put: Replacements) -> None:
         """Replace the functions that distribute datasets."""

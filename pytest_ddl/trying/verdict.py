@@ -292,15 +292,9 @@ def _refuse_unseen(report: Report, source: Script) -> None:
     :raises UndecidedError: with the line to add.
     """
     reference, distributed = report.reference, report.distributed
-    raised = (*reference.errors, *distributed.errors)
-    errors = [error for _rank, error in raised]
     if report.findings and report.findings[0].cause == _UNSUPPORTED:
-        found = (known_limitation(error, rank.optimizers) for rank, error in raised)
-        known = [limitation for limitation in found if limitation is not None]
-        of_keras = not imports_keras(source.code) and all(limitation.of_keras for limitation in known)
-        reason = report.findings[0].message + (f" ({_OTHER_KERAS})" if of_keras else "")
-        advice = next((f". {limitation.advice.text}" for limitation in known if limitation.advice is not None), "")
-        raise UndecidedError(f"{next(map(_place_of, errors), '')}{reason}{advice.rstrip('.')}", of_framework=True)
+        raise _unsupported(report, source)
+    errors = [error for _rank, error in (*reference.errors, *distributed.errors)]
     if reference.refused is not None:
         errors.append(reference.refused)
     for error in errors:
@@ -318,13 +312,32 @@ def _refuse_unseen(report: Report, source: Script) -> None:
     if len(distributed.ranks) == 1 and late:
         raise UndecidedError(f"{_place_of(late[0])}{_SLOW_THERE}")
     if not reference.num_steps:
-        left_out = _script(reference).lines.get("not compared", ())
-        failed = [cell for cell in _script(reference).failed if cell.error not in _CUT]
-        if failed and not left_out:
-            after = _NO_STEP if source.needs_cell(failed[0].cell) else f"After this, {_UNSEEN}"
-            raise UndecidedError(f"{text_of_cell(failed[0])} (on one device, too). {after}", True)
-        raise UndecidedError(_outside(left_out) if left_out else _UNSEEN)
+        raise _without_steps(_script(reference), source)
     _refuse_open(report)
+
+
+def _unsupported(report: Report, source: Script) -> UndecidedError:
+    """Return the error for a report whose first finding is that the framework cannot run the script."""
+    raised = [*report.reference.errors, *report.distributed.errors]
+    limitations = [known_limitation(error, rank.optimizers) for rank, error in raised]
+    known = [limitation for limitation in limitations if limitation is not None]
+    of_keras = not imports_keras(source.code) and all(limitation.of_keras for limitation in known)
+    reason = report.findings[0].message + (f" ({_OTHER_KERAS})" if of_keras else "")
+    advice = next((f". {limitation.advice.text}" for limitation in known if limitation.advice is not None), "")
+    place = _place_of(raised[0][1]) if raised else ""
+    return UndecidedError(f"{place}{reason}{advice.rstrip('.')}", of_framework=True)
+
+
+def _without_steps(script: ScriptRecord, source: Script) -> UndecidedError:
+    """Return the error for a script of which no step was seen on one device."""
+    left_out = script.lines.get("not compared", ())
+    if left_out:
+        return UndecidedError(_outside(left_out))
+    failed = [cell for cell in script.failed if cell.error not in _CUT]
+    if not failed:
+        return UndecidedError(_UNSEEN)
+    after = _NO_STEP if source.needs_cell(failed[0].cell) else f"After this, {_UNSEEN}"
+    return UndecidedError(f"{text_of_cell(failed[0])} (on one device, too). {after}", True)
 
 
 def _place_of(error: ErrorRecord) -> str:

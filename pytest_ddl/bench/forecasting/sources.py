@@ -48,28 +48,15 @@ def evidence_of(
     given = stated or Stated()
     launches = [one for matrix in matrices for one in matrix.launches]
     chosen = strategy or _largest(launches)
-    if chosen in UNSCALED:
-        raise NoEvidenceError(f"{chosen} is not forecast: {UNSCALED[chosen]}")
-    used = [one for one in launches if _name(one) in (chosen, "one_device")]
-    if not any(_name(one) == chosen for one in used):
-        have = ", ".join(sorted({_name(one) for one in launches}))
-        raise NoEvidenceError(f"no launch of {chosen} was measured; there are {have or 'none'}")
-    used, sharing = _with_own_cores(used)
-    groups: dict[tuple[str, int | None], list[Launch]] = {}
+    used, sharing = _with_own_cores(_launches_of(chosen, launches))
     _refuse_other_batches(used)
+    groups: dict[tuple[str, int | None], list[Launch]] = {}
     for one in used:
         if one.replicas < 1 or not one.global_batch_size or one.counters.reduced_bytes < 0:
             raise NoEvidenceError(f"{one.strategy}: replicas, batch and bytes must be positive")
         groups.setdefault((one.strategy, one.global_batch_size), []).append(one)
     most = max(used, key=lambda one: one.replicas)
-    on_each, rest = divmod(most.replicas, given.nodes or 1)
-    if rest or on_each < 1:
-        raise NoEvidenceError(f"nodes={given.nodes} does not divide the {most.replicas} replicas of {most.strategy}")
-    if given.per_node is not None and given.per_node < on_each:
-        raise NoEvidenceError(
-            f"per_node={given.per_node}, but {most.strategy} had {on_each} replicas on a node: give the nodes on which "
-            "it ran"
-        )
+    on_each = _on_each_node(most, given)
     observations = tuple(_observed(group, math.ceil(group[0].replicas / on_each)) for group in groups.values())
     return ForecastEvidence(
         f"{name or 'the training function'} under {chosen}",
@@ -94,6 +81,37 @@ def _largest(launches: Sequence[Launch]) -> str:
     if not fit:
         raise NoEvidenceError("no launch has replicas that step together: measure one_device and multi_worker_mirrored")
     return _name(max(fit, key=lambda one: one.replicas))
+
+
+def _launches_of(strategy: str, launches: Sequence[Launch]) -> list[Launch]:
+    """Return the launches of a strategy, and those on one device.
+
+    :raises NoEvidenceError: if the strategy cannot be forecast, or has no launch.
+    """
+    if strategy in UNSCALED:
+        raise NoEvidenceError(f"{strategy} is not forecast: {UNSCALED[strategy]}")
+    names = {_name(launch) for launch in launches}
+    if strategy not in names:
+        raise NoEvidenceError(f"no launch of {strategy} was measured; there are {', '.join(sorted(names)) or 'none'}")
+    return [launch for launch in launches if _name(launch) in (strategy, "one_device")]
+
+
+def _on_each_node(largest: Launch, stated: Stated) -> int:
+    """Return how many replicas of the largest launch ran on each node.
+
+    :raises NoEvidenceError: if this contradicts the number that a node has room for.
+    """
+    on_each, rest = divmod(largest.replicas, stated.nodes or 1)
+    if rest or on_each < 1:
+        raise NoEvidenceError(
+            f"nodes={stated.nodes} does not divide the {largest.replicas} replicas of {largest.strategy}"
+        )
+    if stated.per_node is not None and stated.per_node < on_each:
+        raise NoEvidenceError(
+            f"per_node={stated.per_node}, but {largest.strategy} had {on_each} replicas on a node: give the nodes on "
+            "which it ran"
+        )
+    return on_each
 
 
 def _name(launch: Launch) -> str:

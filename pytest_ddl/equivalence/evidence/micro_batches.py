@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -159,13 +159,7 @@ def groups_of(record: TrainingRecord, tolerance: Tolerance) -> Iterator[Group]:
         step: _changed(record, trainable, step) if by_hand else total(by_replica(record, step, GradientStage.APPLIED))
         for step in steps
     }
-    patterns: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
-    for index in trainable:
-        computed = tuple(n for n, batch in enumerate(batches) if index in batch.values)
-        due = tuple(step for step, values in given.items() if index in values and np.any(values[index]))
-        if computed:
-            patterns.setdefault((computed, due), []).append(index)
-    for (computed, _due), indices in patterns.items():
+    for computed, indices in _grouped(trainable, batches, given):
         handed = {}
         for step, every in given.items():
             values = {index: every[index] for index in indices if index in every}
@@ -179,6 +173,23 @@ def groups_of(record: TrainingRecord, tolerance: Tolerance) -> Iterator[Group]:
             variables = tuple(trainable[index] for index in indices)
             group = Group(record, tolerance, variables, tuple(parts.values()), handed, by_hand)
             yield _updated_first(group, [keys[n] for n in parts]) if group.unexplained else group
+
+
+def _grouped(
+    indices: Iterable[int], batches: Sequence[MicroBatch], given: Mapping[int, Mapping[int, Float]]
+) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+    """Yield weights that belong together, after the positions of the batches that compute their gradients.
+
+    :param given: step -> updates. Weights of one group are updated in the same steps.
+    """
+    groups: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for index in indices:
+        computed = tuple(n for n, batch in enumerate(batches) if index in batch.values)
+        due = tuple(step for step, values in given.items() if index in values and np.any(values[index]))
+        if computed:
+            groups.setdefault((computed, due), []).append(index)
+    for (computed, _due), group in groups.items():
+        yield computed, group
 
 
 def _updated_first(group: Group, keys: Sequence[tuple[int, int]]) -> Group:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -122,54 +122,98 @@ def conclude(
 ) -> Report:
     """Make a report of the results of checks. Sort out root causes and declared or approximate findings."""
     results = _advised(results, Evidence(results, reference, distributed, roles), expected)
+    evidence = Evidence(results, reference, distributed, roles)
     found = [finding for result in results for finding in result.findings]
-
     keys = {id(found[at]): key for at, key in expected.excusing(found).items()}
-    equal_examples = list(alike(results, distributed, roles))
-    used = {*keys.values(), *(EQUAL_EXAMPLES for _doubt in equal_examples)}
 
     def is_excused(finding: Finding) -> bool:
         return id(finding) in keys or _is_tolerated(finding, strict)
 
-    roots = root_causes(found, is_excused, roles)
-    declared = tuple((f, expected[keys[id(f)]]) for f in roots if id(f) in keys)
-    left = [f for f in roots if id(f) not in keys]
-    approximations = tuple(f for f in left if f.approximation and not strict)
-    of_frameworks = tuple(f for f in left if f.known is not None and f not in approximations and not strict)
-    findings = [f for f in left if f not in approximations and f not in of_frameworks]
-    excused = [*(f for f, _ in declared), *approximations, *of_frameworks]
-    unverified = [f for f in excused if not f.verified]
-    # A known behavior of a framework excuses only itself, like a declared cause.
-    by_framework = [f for f in found if f.known is not None and not f.approximation and not strict]
-    hiding = [f for f in found if (id(f) in keys or f in by_framework) and not f.verified]
-    tolerated = [f for f in found if f.approximation and roles.have(f, Role.UPDATES) and not strict]
+    causes = root_causes(found, is_excused, roles)
+    roots = _Roots.of(causes, keys, strict)
+    equal_examples = list(alike(results, distributed, roles))
+    used = {*keys.values(), *(EQUAL_EXAMPLES for _doubt in equal_examples)}
+    doubts = list(_doubts(evidence, found, roots, keys, expected, strict))
+    if EQUAL_EXAMPLES not in expected and not roots.findings:
+        doubts += equal_examples
     return Report(
         strategy=distributed.strategy,
         results=tuple(results),
-        findings=findings,
+        findings=roots.findings,
         reference=reference,
         distributed=distributed,
-        expected=declared,
+        expected=tuple((finding, expected[keys[id(finding)]]) for finding in roots.declared),
         expectations=expected,
-        approximations=approximations,
-        known=of_frameworks,
+        approximations=roots.approximations,
+        known=roots.known,
         unused_expectations={key: reason for key, reason in expected.items() if key not in used},
-        doubts=(
-            *undecided(results, unverified, distributed, roles),
-            *unseen(distributed, [f for f in unverified if f in approximations and roles.have(f, Role.WEIGHTS)]),
-            *later(reference, distributed, [*unverified, *hiding], roles),
-            *behind(found, hiding, tolerated, roles),
-            *of_other_optimizers(reference, distributed, [f for f in found if id(f) in keys], roles),
-            *(beside([f for f in found if id(f) in keys], expected) if strict else ()),
-            *before_an_end(excused, distributed, roles),
-            *uncompared(results),
-            *(doubt for doubt in equal_examples if EQUAL_EXAMPLES not in expected and not findings),
-        ),
-        notes=(*_notes(reference, distributed, roots, found), *_unjudged(results)),
+        doubts=tuple(doubts),
+        notes=(*_notes(reference, distributed, causes, found), *_unjudged(results)),
         seconds=reference.seconds + distributed.seconds,
         strict=strict,
         roles=roles,
     )
+
+
+@dataclass(frozen=True)
+class _Roots:
+    """The root causes of a comparison, by what excuses them."""
+
+    declared: tuple[Finding, ...]
+    approximations: tuple[Finding, ...]
+    known: tuple[Finding, ...]
+    """Known behaviors of a framework."""
+    findings: list[Finding]
+    """Those that nothing excuses."""
+
+    @classmethod
+    def of(cls, causes: Sequence[Finding], declared: Container[int], strict: bool) -> _Roots:
+        """Sort root causes. ``declared`` has the ``id`` of each finding that ``expect=`` excuses."""
+        left = [finding for finding in causes if id(finding) not in declared]
+        tolerated = [finding for finding in left if _is_tolerated(finding, strict)]
+        return cls(
+            declared=tuple(finding for finding in causes if id(finding) in declared),
+            approximations=tuple(finding for finding in tolerated if finding.approximation),
+            known=tuple(finding for finding in tolerated if not finding.approximation),
+            findings=[finding for finding in left if not _is_tolerated(finding, strict)],
+        )
+
+    @property
+    def excused(self) -> tuple[Finding, ...]:
+        return (*self.declared, *self.approximations, *self.known)
+
+
+def _doubts(
+    evidence: Evidence,
+    found: Sequence[Finding],
+    roots: _Roots,
+    declared: Container[int],
+    expected: Expectations,
+    strict: bool,
+) -> Iterator[Doubt]:
+    """Yield why a comparison leaves something open: what was not compared, and what an excuse may hide.
+
+    :param declared: the ``id`` of each finding that ``expect=`` excuses, also of those that are no root causes.
+    """
+    results, reference, distributed, roles = evidence.results, evidence.reference, evidence.distributed, evidence.roles
+    by_user = [finding for finding in found if id(finding) in declared]
+    tolerated = [finding for finding in found if _is_tolerated(finding, strict)]
+    # A known behavior of a framework excuses only itself, like a declared cause.
+    alone = {id(finding) for finding in (*by_user, *(one for one in tolerated if not one.approximation))}
+    hiding = [finding for finding in found if id(finding) in alone and not finding.verified]
+    unverified = [finding for finding in roots.excused if not finding.verified]
+    of_weights = [one for one in roots.approximations if not one.verified and roles.have(one, Role.WEIGHTS)]
+    of_updates = [one for one in tolerated if one.approximation and roles.have(one, Role.UPDATES)]
+
+    yield from undecided(results, unverified, distributed, roles)
+    yield from unseen(distributed, of_weights)
+    yield from later(reference, distributed, [*unverified, *hiding], roles)
+    yield from behind(found, hiding, of_updates, roles)
+    yield from of_other_optimizers(reference, distributed, by_user, roles)
+    if strict:
+        yield from beside(by_user, expected)
+    yield from before_an_end(roots.excused, distributed, roles)
+    yield from uncompared(results)
 
 
 def _advised(results: Sequence[CheckResult], evidence: Evidence, expected: Expectations) -> list[CheckResult]:
