@@ -85,25 +85,25 @@ def main() -> None:
     if not numbers:
         leave(1, problem_of(read_all(local, first)) or "pytest has ended")
     connection = socket.socket(fileno=numbers[0])
-    over, told = threading.Event(), []
+    over, problems = threading.Event(), []
 
     def until_output_ends() -> None:
         copy_output(connection)
         over.set()
 
-    def until_told() -> None:
-        told.append(problem_of(read_all(local)))
+    def until_problem() -> None:
+        problems.append(problem_of(read_all(local)))
         over.set()
 
     threading.Thread(target=copy_input, args=(connection,), daemon=True).start()
-    ends = [threading.Thread(target=end, daemon=True) for end in (until_output_ends, until_told)]
+    ends = [threading.Thread(target=end, daemon=True) for end in (until_output_ends, until_problem)]
     for end in ends:
         end.start()
     # A broken network may show in one of the two only.
     over.wait()
     for end in ends:
         end.join(LAST_WORDS)
-    problem = "".join(told)
+    problem = "".join(problems)
     leave(1 if problem else 0, problem)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from pytest_ddl.bench.advice.facts.gains import Gain, noise_of, resampled, step_
 from pytest_ddl.bench.advice.turns import take_turns
 from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.bench.matrix import Matrix
-from pytest_ddl.bench.metrics.estimates import estimate
+from pytest_ddl.bench.metrics.estimates import Estimate, estimate
 from pytest_ddl.bench.metrics.registry import NoNumberError
 from pytest_ddl.harness import Harness
 
@@ -95,25 +96,22 @@ def from_matrix(matrix: Matrix) -> Choice:
     skipped = {**matrix.skipped, **matrix.failed}
     speeds = {}
     for variant in matrix.variants:
-        found = estimate("throughput", matrix, variant)
-        if found.value is None:
-            skipped[variant] = found.note
+        speed = estimate("throughput", matrix, variant)
+        if speed.value is None:
+            skipped[variant] = speed.note
         else:
-            speeds[variant] = found
+            speeds[variant] = speed
     if not speeds:
         raise NoNumberError("; ".join(skipped.values()) or "the evaluation has no launches")
-    order = sorted(speeds, key=lambda name: speeds[name].value or 0.0, reverse=True)
-    fastest = speeds[order[0]]
-    rated = []
-    for name in order:
-        one = speeds[name]
-        value, top = one.value or 0.0, fastest.value or 0.0
-        if name == order[0]:
-            best = None
-        elif None in (one.low, one.high, fastest.low, fastest.high):
-            # Without intervals, only the constant noise can separate them.
-            best = Gain(top / value, top / value, top / value)
-        else:
-            best = Gain(top / value, (fastest.low or 0.0) / (one.high or 1.0), (fastest.high or 0.0) / (one.low or 1.0))
-        rated.append(Rated(name, matrix.of(name)[0].replicas, value, best))
+    fastest, *others = sorted(speeds, key=lambda name: speeds[name].value or 0.0, reverse=True)
+    gains: dict[str, Gain | None] = {fastest: None, **{name: _gain(speeds[fastest], speeds[name]) for name in others}}
+    rated = [Rated(name, matrix.of(name)[0].replicas, speeds[name].value or 0.0, gain) for name, gain in gains.items()]
     return choose(rated, skipped)
+
+
+def _gain(fastest: Estimate, other: Estimate) -> Gain:
+    """Return how many times faster the fastest variant is, without an interval if one of both has none."""
+    factor = (fastest.value or math.nan) / (other.value or math.nan)
+    if fastest.low is None or fastest.high is None or other.low is None or other.high is None:
+        return Gain(factor, factor, factor)
+    return Gain(factor, fastest.low / other.high, fastest.high / other.low if other.low > 0 else math.inf)

@@ -1,4 +1,4 @@
-"""Show a forecast: as text with the term that binds, the limit and what makes it less certain, and as a picture."""
+"""Show a forecast as text and as a picture: speeds, the term that costs the most, the limit, and doubts."""
 
 from __future__ import annotations
 

@@ -21,12 +21,17 @@ EXAMPLES = "examples"
 OVERLOADED = 2
 """Overloaded launches that end the measurement of time, if there are more of them than calm ones.
 
-It is also the number of launches that may be made beyond the last look."""
+It is also the number of launches that may be made beyond the last look.
+"""
 _LARGE = 4.0
-"""Slowdown, in margins, which each overloaded launch must show, so that further ones are made on such a machine."""
+"""Slowdown, in margins, that each launch on an overloaded machine must show. Otherwise no further one is made there."""
 _STRICT = 0.1
-"""Share of the false alarms that a regression on an overloaded machine may use. Load widens the spread of launches, so
-the slowdown must be many times the spread."""
+"""Share of the false alarms that a regression on an overloaded machine may use.
+
+Load widens the spread of launches, so the slowdown must be many times the spread.
+"""
+_SHARED_NETWORK = "Measure while nobody else uses the network between the hosts"
+"""Advice if the network disturbed a measurement."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +90,13 @@ class _Measurement:
             except MeasurementError as error:
                 return self._result(Verdict.ERROR, str(error))
             self._tell(_line(len(self._made), self._made[-1], self._cell.counters_only))
-            found = self._of_work()
-            if found is None and self._cell.counters_only:
-                found = self._of_counters_only()
-            if found is None:
-                found = self._on_overloaded_machine() if self._is_overloaded else self._of_times()
-            if found is not None:
-                return found
+            result = self._of_work()
+            if result is None and self._cell.counters_only:
+                result = self._of_counters_only()
+            if result is None:
+                result = self._on_overloaded_machine() if self._is_overloaded else self._of_times()
+            if result is not None:
+                return result
 
     @property
     def _calm(self) -> list[Paired]:
@@ -244,9 +249,6 @@ def _line(number: int, one: Paired, counters_only: bool) -> str:
     return f"launch {number}: {percent(one.log_ratio)} (BASE {base}, HEAD {head} a step; {one.seconds:.1f} s){aside}"
 
 
-_FIX = "Measure while nobody else uses the network between the hosts"
-
-
 def network_problem(made: Sequence[Paired], rule: Rule) -> str:
     """Return why the times of some launches cannot be compared; an empty text if they can.
 
@@ -284,7 +286,7 @@ def _between_sides(logs: Sequence[tuple[float, float]], rule: Rule) -> str:
         return ""
     return (
         f"the network was not the same for both versions: a small all-reduce of HEAD took {percent(mean)} of time "
-        f"compared with that of BASE, in {len(logs)} launches, and not by chance. {_FIX}"
+        f"compared with that of BASE, in {len(logs)} launches, and not by chance. {_SHARED_NETWORK}"
     )
 
 
@@ -300,5 +302,5 @@ def _between_launches(logs: Sequence[tuple[float, float]], rule: Rule) -> str:
     slow, fast = (1e3 * math.exp(find(means)) for find in (max, min))
     return (
         f"the network changed while the gate measured: the same small all-reduces took from {fast:.3g} to "
-        f"{slow:.3g} ms in {len(logs)} launches, much more than both versions differ within a launch. {_FIX}"
+        f"{slow:.3g} ms in {len(logs)} launches, much more than both versions differ within a launch. {_SHARED_NETWORK}"
     )

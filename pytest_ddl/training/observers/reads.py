@@ -33,9 +33,8 @@ _IN_BRANCH = 1_000_000
 """Place of a read in a branch or loop. It may run several times, in any order."""
 _OWNER = "BaseResourceVariable"
 """Class that reads. All variables of TensorFlow that hold a value by themselves have these methods of it."""
-
-
 _PLAIN = "ResourceVariable"
+"""Subclass with assignments of its own, which do not call those of the owner."""
 
 
 class Reads(Observer):
@@ -68,7 +67,6 @@ class Reads(Observer):
                 owner = next(owner for owner in subclasses(tf.Variable) if owner.__name__ == _OWNER)
                 for name in _METHODS:
                     replaced.put(owner, name, self._watching(vars(owner)[name]))
-                # TensorFlow gives its plain variables methods of their own, which do not call those of the owner.
                 for one in (owner, *(other for other in subclasses(owner) if other.__name__ == _PLAIN)):
                     for name in (name for name in _ASSIGNING if name in vars(one)):
                         replaced.put(one, name, self._assigning(vars(one)[name]))
@@ -149,7 +147,7 @@ class Reads(Observer):
 
     def _record(
         self,
-        found: list[tuple[int, GradientSource, int, Array]],
+        records: list[tuple[int, GradientSource, int, Array]],
         call: Any,
         source: GradientSource,
         place: int,
@@ -159,7 +157,7 @@ class Reads(Observer):
             with self._lock:
                 self._bytes += np.asarray(array).nbytes
                 if self._bytes <= 8 * LARGEST:
-                    found.append((int(number), source, place, np.array(array)))
+                    records.append((int(number), source, place, np.array(array)))
                 else:
                     self.recorder.note(NoteKind.GRADIENTS, "what later closures read is not recorded: it is too large")
 
@@ -208,12 +206,12 @@ class Reads(Observer):
         return {"facts": facts}
 
     def _by_call(self, given: Sequence[tuple[int, GradientSource, int, Array]]) -> tuple[ReadsOfCall, ...]:
-        found: list[dict[int | str, tuple[Array, ...]]] = [{} for _ in self._scalars]
+        calls: list[dict[int | str, tuple[Array, ...]]] = [{} for _ in self._scalars]
         keys = {source.keys[-1]: self._key(source) for _call, source, _place, _array in given}
         for call, source, _place, array in given:
             key = keys[source.keys[-1]]
-            found[call][key] = (*found[call].get(key, ()), array)
-        return tuple(found)
+            calls[call][key] = (*calls[call].get(key, ()), array)
+        return tuple(calls)
 
 
 def _is_number(tensor: Any) -> bool:
