@@ -159,9 +159,9 @@ def _own_addresses(host: str) -> list[str]:
         return [str(ipaddress.ip_address(host))]
     if host == "localhost":
         return ["127.0.0.1"]
-    found = []
+    addresses = []
     with contextlib.suppress(OSError):
-        found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+        addresses = [str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
     # The name may not be known yet, or belong to a service. /etc/hosts of some systems has a loopback address for it.
-    found.append(own_address())
-    return [address for address in dict.fromkeys(found) if not ipaddress.ip_address(address).is_loopback]
+    addresses.append(own_address())
+    return [address for address in dict.fromkeys(addresses) if not ipaddress.ip_address(address).is_loopback]

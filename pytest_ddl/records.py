@@ -320,10 +320,10 @@ class TrainingRecord:
 
     def value(self, index: int, step: int) -> Array | None:
         """Return the first component of a variable after a step, or ``None`` if it was not recorded."""
-        found = next(self.components(index, step), None)
-        return None if found is None else np.asarray(found[2])
+        first = next(self.components(index, step), None)
+        return None if first is None else np.asarray(first[2])
 
     def batches(self, step: int) -> tuple[BatchRecord, ...]:
         """Return the batches that all replicas of all ranks consumed in a step, by replica."""
-        found = [batch for rank in self.ranks for batch in rank.steps[step - 1].batches]
-        return tuple(sorted(found, key=lambda batch: batch.replica))
+        recorded = [batch for rank in self.ranks for batch in rank.steps[step - 1].batches]
+        return tuple(sorted(recorded, key=lambda batch: batch.replica))

@@ -39,8 +39,8 @@ class Frame:
 
 def package_of(file: str) -> str:
     """Return the folder of the installed package that contains a file, or an empty string if there is none."""
-    found = _PACKAGE.match(file)
-    return found[0] if found else ""
+    match = _PACKAGE.match(file)
+    return match[0] if match else ""
 
 
 def is_own(file: str, package: str = "") -> bool:
@@ -57,8 +57,8 @@ def is_own(file: str, package: str = "") -> bool:
 
 def frames_in(text: str) -> list[Frame]:
     """Return the frames that a text quotes, in the order of the text."""
-    found = (_FRAME.match(line) for line in text.splitlines())
-    return [Frame(match["file"], int(match["line"]), match["function"]) for match in found if match]
+    matches = (_FRAME.match(line) for line in text.splitlines())
+    return [Frame(match["file"], int(match["line"]), match["function"]) for match in matches if match]
 
 
 def own_frame(error: BaseException, package: str = "") -> Frame | None:
@@ -67,7 +67,7 @@ def own_frame(error: BaseException, package: str = "") -> Frame | None:
     AutoGraph and TensorFlow's graphs write the frames into the message. Keras wraps an exception of the program in
     an exception of its own. The traceback of such a wrapped exception begins in the library that caught it.
     """
-    found: Frame | None = None
+    last: Frame | None = None
     seen: set[int] = set()
     part: BaseException | None = error
     while part is not None and id(part) not in seen:
@@ -77,14 +77,14 @@ def own_frame(error: BaseException, package: str = "") -> Frame | None:
             return passed[-1]
         quoted = [frame for frame in frames_in(str(part)) if is_own(frame.file, package)]
         own = quoted or [frame for frame in passed if is_own(frame.file, package)]
-        found = own[-1] if own else found
+        last = own[-1] if own else last
         if quoted:
-            return found
+            return last
         part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
         first = _entries(part)[:1] if part is not None else []
         if first and is_own(first[0].filename, package):
-            return found  # the program caught this exception itself, so it is not the reason for the failure
-    return found
+            return last  # the program caught this exception itself, so it is not the reason for the failure
+    return last
 
 
 def _entries(error: BaseException) -> traceback.StackSummary:
@@ -93,8 +93,8 @@ def _entries(error: BaseException) -> traceback.StackSummary:
 
 def own_frame_of_traceback(text: str) -> Frame | None:
     """Return the last frame of the user's program in the text of a traceback."""
-    found = [frame for frame in frames_in(text) if is_own(frame.file)]
-    return found[-1] if found else None
+    frames = [frame for frame in frames_in(text) if is_own(frame.file)]
+    return frames[-1] if frames else None
 
 
 def threads_in(stacks: str) -> list[str]:

@@ -77,7 +77,7 @@ def measure_collectives(
     deadline = time.monotonic() + timeout
     environ = pinned_environ(harness.registry[spec.name], spec, cores)
     with fresh_ranks(harness, spec, device, environ=environ, arguments=chosen) as ranks:
-        found: list[dict[tuple[str, int], list[float]]] = ranks.call(
+        by_rank: list[dict[tuple[str, int], list[float]]] = ranks.call(
             time_collectives, tuple(sizes), tuple(kinds), samples, cores,
             deadline=deadline, doing="while collectives were timed",
         )  # fmt: skip
@@ -86,10 +86,10 @@ def measure_collectives(
     return [
         CollectiveTiming(
             str(spec), kind, size, replicas,
-            tuple(max(calls) for calls in zip(*(rank[kind, size] for rank in found), strict=True)),
+            tuple(max(calls) for calls in zip(*(rank[kind, size] for rank in by_rank), strict=True)),
             _per_call(size), used, cores > 0, facts,
         )
-        for kind, size in found[0]
+        for kind, size in by_rank[0]
     ]  # fmt: skip
 
 
@@ -103,14 +103,14 @@ def time_collectives(
     context = own_rank()
     local = max(1, context.num_replicas // context.num_ranks)
     with pinned(first_replica(context.rank, local), local, cores):
-        found = {}
+        times = {}
         for kind in kinds:
             for wanted in sizes:
                 elements = _elements(kind, wanted, context.num_replicas)
                 _prove(context.strategy, kind, context.num_replicas, elements)
                 size = elements * ITEM * (context.num_replicas if kind == "all_gather" else 1)
-                found[kind, size] = _time(context.strategy, kind, elements, _per_call(size), samples)
-        return found
+                times[kind, size] = _time(context.strategy, kind, elements, _per_call(size), samples)
+        return times
 
 
 def _time(strategy: Any, kind: str, elements: int, per_call: int, samples: int) -> list[float]:

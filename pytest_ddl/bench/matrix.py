@@ -48,13 +48,13 @@ class Matrix(JsonRecord):
 
         :raises KeyError: if there are none; it names the measured variants, or the reason.
         """
-        found = [item for item in self.launches if item.strategy == variant]
-        if not found:
+        launches = [item for item in self.launches if item.strategy == variant]
+        if not launches:
             why = self.skipped.get(variant) or self.failed.get(variant)
             raise KeyError(
                 f"{variant} was not measured: {why}" if why else f"no {variant}; measured: {', '.join(self.variants)}"
             )
-        return found
+        return launches
 
     def __str__(self) -> str:
         return summary(self)
@@ -262,7 +262,7 @@ def _remarks(matrix: Matrix) -> list[str]:
             variants.setdefault(remark, {})[item.strategy] = None
     everywhere = len(matrix.variants)
     return [
-        remark if len(found) == everywhere else f"{', '.join(found)}: {remark}" for remark, found in variants.items()
+        remark if len(having) == everywhere else f"{', '.join(having)}: {remark}" for remark, having in variants.items()
     ]
 
 

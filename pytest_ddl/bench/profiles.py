@@ -65,7 +65,7 @@ def exposed_communication(folder: Path, steps: int) -> ExposedCommunication:
         raise NoNumberError(
             f"no profile in {folder}: give the folder of tf.profiler.experimental.start, after its stop"
         )
-    found = []
+    shares = []
     for path in paths:
         for kernels in _devices(path.read_bytes()):
             communication = merged(span for name, span in kernels if COMMUNICATION.search(name))
@@ -74,24 +74,24 @@ def exposed_communication(folder: Path, steps: int) -> ExposedCommunication:
             )
             together = length(merged([*communication, *computation]))
             exposed = exposed_communication_time(together, length(computation), steps)
-            found.append((exposed, length(communication) / steps, together / steps))
-    if not found:
+            shares.append((exposed, length(communication) / steps, together / steps))
+    if not shares:
         raise NoNumberError(
             f"the profile in {folder} has no GPU: on CPUs, the profiler does not measure the time of collectives; "
             "use communication_time"
         )
-    return ExposedCommunication(*max(found), len(found))
+    return ExposedCommunication(*max(shares), len(shares))
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
     """Return the union of spans as ordered spans that do not touch."""
-    found: list[Span] = []
+    spans_without_gaps: list[Span] = []
     for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if spans_without_gaps and begin <= spans_without_gaps[-1][1]:
+            spans_without_gaps[-1] = (spans_without_gaps[-1][0], max(end, spans_without_gaps[-1][1]))
         elif end > begin:
-            found.append((begin, end))
-    return found
+            spans_without_gaps.append((begin, end))
+    return spans_without_gaps
 
 
 def length(spans: Sequence[Span]) -> float:

@@ -43,13 +43,13 @@ class StepsToTarget:
     @property
     def best(self) -> dict[int, TargetTrial]:
         """Batch size -> its trial with the fewest steps; without batch sizes that never reached the target."""
-        found: dict[int, TargetTrial] = {}
+        trials: dict[int, TargetTrial] = {}
         for trial in self.trials:
             if trial.steps is not None:
-                known = found.get(trial.batch)
+                known = trials.get(trial.batch)
                 if known is None or known.steps is None or trial.steps < known.steps:
-                    found[trial.batch] = trial
-        return dict(sorted(found.items()))
+                    trials[trial.batch] = trial
+        return dict(sorted(trials.items()))
 
     @property
     def scaling(self) -> BatchScaling:
@@ -196,10 +196,10 @@ def _rates(
     wrong = [batch for batch in batch_sizes if not isinstance(batch, int) or batch < 1]
     if wrong or not batch_sizes:
         raise ValueError(f"batch_sizes={list(batch_sizes)!r} must be whole numbers, at least 1")
-    found = {}
+    rates = {}
     for batch in batch_sizes:
         several = learning_rates.get(batch, ()) if isinstance(learning_rates, Mapping) else learning_rates
         if not several or any(not rate > 0 for rate in several):
             raise ValueError(f"learning_rates={learning_rates!r} has no positive learning rates for batch {batch}")
-        found[batch] = tuple(several)
-    return found
+        rates[batch] = tuple(several)
+    return rates

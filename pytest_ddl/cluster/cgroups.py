@@ -33,7 +33,7 @@ def usable_cores() -> float:
 
 def _quota() -> float | None:
     """Return the number of cores whose time this process may use, or ``None`` without a quota."""
-    found = []
+    quotas = []
     for folder in _folders("cpu"):
         quota = _read(folder / "cpu.max").split() or [
             _read(folder / "cpu.cfs_quota_us"),
@@ -41,19 +41,19 @@ def _quota() -> float | None:
         ]
         # Without a quota, version 2 says "max" and version 1 says -1.
         if len(quota) == 2 and quota[0].isdecimal() and quota[1].isdecimal():
-            found.append(int(quota[0]) / int(quota[1]))
-    return min(found, default=None)
+            quotas.append(int(quota[0]) / int(quota[1]))
+    return min(quotas, default=None)
 
 
 def _least(files: list[tuple[str, str, str]]) -> int | None:
     """Return what is left of a limit in the group that has the least left."""
-    found = []
+    limits = []
     for controller, limit_name, used_name in files:
         for folder in _folders(controller):
             limit, used = _read(folder / limit_name), _read(folder / used_name)
             if limit.isdecimal() and used.isdecimal():
-                found.append(max(0, int(limit) - int(used) + _cache(folder)))
-    return min(found, default=None)
+                limits.append(max(0, int(limit) - int(used) + _cache(folder)))
+    return min(limits, default=None)
 
 
 def _cache(folder: Path) -> int:

@@ -155,7 +155,7 @@ def sections(answers: Sequence[Answer], num_ranks: int | None = None) -> list[tu
     :param num_ranks: number of ranks of the cluster, if not all of them were asked.
     """
     total = num_ranks or len(answers)
-    found: list[tuple[str, str]] = []
+    texts: list[tuple[str, str]] = []
     groups: dict[tuple[str, str], list[Answer]] = {}
     for answer in answers:
         if answer.failure is not None:
@@ -164,12 +164,12 @@ def sections(answers: Sequence[Answer], num_ranks: int | None = None) -> list[tu
         failure = group[0].failure
         assert failure is not None
         title = f"{name_ranks([answer.rank for answer in group], total)} raised {failure.type}"
-        found.append((title, (failure.traceback or failure.message).rstrip()))
+        texts.append((title, (failure.traceback or failure.message).rstrip()))
     for answer in answers:
         if answer.fate is not Fate.REPLIED:
             title = f"rank {answer.rank} of {total} ({answer.task}) {answer.describe_end()}"
-            found.append((title, "\n".join(_last(answer))))
-    return found
+            texts.append((title, "\n".join(_last(answer))))
+    return texts
 
 
 def _last(answer: Answer) -> list[str]:

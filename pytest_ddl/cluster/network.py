@@ -48,12 +48,12 @@ def servers_kept_local() -> Iterator[None]:
 
 def _sockets() -> dict[str, int]:
     """Return the open sockets as identity -> descriptor. The same descriptor may belong to another socket later."""
-    found = {}
+    sockets = {}
     for name in os.listdir("/proc/self/fd"):
         # The listing includes the descriptor of listdir itself, which is already closed.
         with contextlib.suppress(FileNotFoundError):
-            found[os.readlink(f"/proc/self/fd/{name}")] = int(name)
-    return {identity: number for identity, number in found.items() if identity.startswith("socket:")}
+            sockets[os.readlink(f"/proc/self/fd/{name}")] = int(name)
+    return {identity: number for identity, number in sockets.items() if identity.startswith("socket:")}
 
 
 class IsolationError(RuntimeError):

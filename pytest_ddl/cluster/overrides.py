@@ -60,19 +60,19 @@ def collect(call: Any) -> dict[str, dict[str, bytes]]:
     """
     reach = Reach(call)
     _refuse_patches(reach)
-    found: dict[str, dict[str, bytes]] = {}
+    overrides: dict[str, dict[str, bytes]] = {}
     changes = {} if _modules is None else _modules.changes()
     for key, memo in changes.items():
         module, _, name = key.partition(":")
         data = _pickled(memo, name.rpartition(".")[2] in reach.names, key.replace(":", "."))
         if data is not None:
-            found.setdefault(module, {})[name] = data
+            overrides.setdefault(module, {})[name] = data
     installed = {} if _installed is None else _installed.traveling(reach)
     for (module, name), (memo, needed) in installed.items():
         data = _pickled(memo, needed, f"{module}.{name}")
         if data is not None:
-            found.setdefault(module, {})[name] = data
-    return found
+            overrides.setdefault(module, {})[name] = data
+    return overrides
 
 
 def _refuse_patches(reach: Reach) -> None:

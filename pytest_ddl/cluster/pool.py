@@ -215,15 +215,15 @@ class Pool:
         return self._acquire_each(needs, time.monotonic() + timeout, exclusive)
 
     def _acquire_each(self, needs: Mapping[str, int], deadline: float, exclusive: bool) -> dict[str, Slots]:
-        found: dict[str, Slots] = {}
+        slots: dict[str, Slots] = {}
         try:
             # In the same order in all processes, so that none waits for another one that waits for it.
             for kind, count in needs.items():
-                found[kind] = self.launcher.ledger.acquire(kind, count, deadline, shared=not exclusive)
+                slots[kind] = self.launcher.ledger.acquire(kind, count, deadline, shared=not exclusive)
         except BaseException:
-            _release(found)
+            _release(slots)
             raise
-        return found
+        return slots
 
     def _take(self, key: tuple[str, str, bool]) -> _Warm | None:
         self._end_idle()

@@ -72,9 +72,9 @@ def _shadowing(names: Sequence[str]) -> str:
     # Only a file with the module's name counts. A package that is installed elsewhere has a folder with its name.
     taken = {*sys.stdlib_module_names, *(name.lstrip("?").partition(".")[0] for name in names)} - {"pytest_ddl"}
     files = {name: str(getattr(sys.modules.get(name), "__file__", None) or "") for name in sorted(taken)}
-    found = [
+    shadowing = [
         f"{file} has the name of the module {name} and was imported instead of it: rename the file"
         for name, file in files.items()
         if os.path.basename(file) == f"{name}.py" and not file.startswith(installed)
     ]
-    return "".join(f". {text}" for text in found)
+    return "".join(f". {text}" for text in shadowing)

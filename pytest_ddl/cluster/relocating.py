@@ -44,8 +44,8 @@ class FolderPlaces(JsonRecord):
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> FolderPlaces | None:
         """Return what an agent has written into the environment of this rank."""
-        found = json.loads(environ.get(PLACES) or "null")
-        return found and cls.from_json(found)
+        places = json.loads(environ.get(PLACES) or "null")
+        return places and cls.from_json(places)
 
     def in_words(self) -> str:
         """Return the value of :data:`PLACES`."""

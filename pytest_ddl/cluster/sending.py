@@ -41,7 +41,7 @@ def stacks_of(processes: Mapping[int, WorkerProcess]) -> dict[int, str]:
     for process in processes.values():
         process.read_stacks()
         process.signal(STACKS_SIGNAL)
-    found = dict.fromkeys(processes, "")
+    stacks = dict.fromkeys(processes, "")
     deadline = time.monotonic() + STACKS_WAIT
     quiet = 0
     # faulthandler does not signal its end, so stop when all ranks have written and no new text arrives.
@@ -49,6 +49,6 @@ def stacks_of(processes: Mapping[int, WorkerProcess]) -> dict[int, str]:
         time.sleep(0.01)
         news = {rank: process.read_stacks() for rank, process in processes.items()}
         for rank, text in news.items():
-            found[rank] += text
-        quiet = quiet + 1 if all(found.values()) and not any(news.values()) else 0
-    return {rank: text or "(no stacks: the process is suspended or gone)" for rank, text in found.items()}
+            stacks[rank] += text
+        quiet = quiet + 1 if all(stacks.values()) and not any(news.values()) else 0
+    return {rank: text or "(no stacks: the process is suspended or gone)" for rank, text in stacks.items()}

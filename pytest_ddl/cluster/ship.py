@@ -62,10 +62,10 @@ class Job:
             with importable(self.modules, self.overrides) as put_overrides:
                 function, args, kwargs = pickle.loads(self.payload)
                 put_overrides()
-                with caught(self.filters) as found:
+                with caught(self.filters) as warned:
                     result = function(*args, **kwargs)
                 data = _dumps(result, f"the result of {_name(function)} (a {type(result).__name__})")
-                return Shipped(data, bool(getattr(result, "failed", False)), tuple(found))
+                return Shipped(data, bool(getattr(result, "failed", False)), tuple(warned))
         finally:
             for name in set(sys.modules) - before:
                 if name in self.modules or is_user_file(getattr(sys.modules[name], "__file__", None)):

@@ -30,13 +30,13 @@ def adopt_orphans() -> None:
 
 def children() -> set[int]:
     """Return the pids of the children of this process."""
-    own, found = os.getpid(), set()
+    own, pids = os.getpid(), set()
     for pid in _pids():
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
             # A command's name may contain any character, so the fields are counted from its closing parenthesis.
             if int(file.read().rpartition(b")")[2].split()[1]) == own:
-                found.add(pid)
-    return found
+                pids.add(pid)
+    return pids
 
 
 def is_suspended(pid: int) -> bool:
@@ -55,13 +55,13 @@ def state(pid: int) -> str:
 def tagged(value: str, name: str = TAG) -> list[int]:
     """Return the pids of other processes that were started with this value of a variable, without zombies."""
     entry = f"{name}={value}".encode()
-    found = []
+    pids = []
     for pid in _pids():
         # The environment of another user's process is not readable.
         with contextlib.suppress(OSError):
             if pid != os.getpid() and entry in _environ(pid).split(b"\0"):
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 def _environ(pid: int) -> bytes:
@@ -80,10 +80,10 @@ def _environ(pid: int) -> bytes:
 
 def kill_tagged(value: str, name: str = TAG) -> list[int]:
     """Kill the processes of :func:`tagged`, and return their pids."""
-    found = tagged(value, name)
-    for pid in found:
+    pids = tagged(value, name)
+    for pid in pids:
         kill(pid)
-    return found
+    return pids
 
 
 def end_tagged(value: str, name: str = TAG) -> None:

@@ -231,7 +231,7 @@ def _variants(harness: Harness, options: argparse.Namespace) -> list[str]:
 
     names = strategies_of(options.strategy)
     mark = DdlMark(device=options.device)
-    found, refused = [], []
+    variants, refused = [], []
     for name in names:
         try:
             spec = harness.registry.parse_variant(name)
@@ -242,12 +242,12 @@ def _variants(harness: Harness, options: argparse.Namespace) -> list[str]:
         elif reason := harness.unavailable(spec, mark):
             refused.append(f"{spec}: {reason}")
         else:
-            found.append(str(spec))
-    if not found:
+            variants.append(str(spec))
+    if not variants:
         raise UsageError(f"--strategy={options.strategy}: {'; '.join(refused) or 'give at least one strategy'}")
     for text in refused:
         tell(f"not measured: {text}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(variants))
 
 
 def _is_file(text: str) -> bool:

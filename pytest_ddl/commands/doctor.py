@@ -55,13 +55,13 @@ def _on_hosts(options: argparse.Namespace) -> int:
     if options.tensorflow:
         return failed("doctor", "--tensorflow examines only this machine; leave out --launcher", USAGE)
     try:
-        found = examine_hosts(options.launcher, options.hosts)
+        examined = examine_hosts(options.launcher, options.hosts)
     except ValueError as error:
         # The options of this command have no prefix.
         text = str(error).replace("--ddl-", "--")
         return failed("doctor", f"--launcher={options.launcher}: {text}", USAGE)
     except LaunchError as error:
         return failed("doctor", str(error).replace("--ddl-", "--"), WRONG)
-    sys.stdout.write(found.as_json() if options.json else found.as_text())
+    sys.stdout.write(examined.as_json() if options.json else examined.as_text())
     sys.stdout.flush()
-    return WRONG if found.problems else OK
+    return WRONG if examined.problems else OK

@@ -77,8 +77,8 @@ def _examples(precision: str) -> tuple[Array, Array]:
     rows = _BATCH * _BATCHES
     inputs = draw.normal(size=(rows, 3)) * np.linspace(0.5, 2, rows)[:, None]
     labels = inputs @ np.array([[1.0], [-2.0], [0.5]]) + 1
-    found: tuple[Array, Array] = cast((inputs, labels), precision)
-    return found
+    examples: tuple[Array, Array] = cast((inputs, labels), precision)
+    return examples
 
 
 def observe(strategy: Any, subject: Subject) -> Seen:
@@ -193,13 +193,13 @@ def _same_logs(results: Sequence[Seen]) -> None:
     together=_same_logs,
 )
 def callback_logs(strategy: Any, subject: Subject) -> Seen:
-    found, wanted = observe(strategy, subject), _alone(subject)
-    for (name, logs), (_name, others) in zip(found.logs, wanted.logs, strict=False):
+    seen, wanted = observe(strategy, subject), _alone(subject)
+    for (name, logs), (_name, others) in zip(seen.logs, wanted.logs, strict=False):
         if sorted(logs) != sorted(others):
             raise MismatchError(f"the logs of {name} have {sorted(logs)}, and {sorted(others)} on one device")
         for key in logs:
             compare(f"{key} in the logs of {name}", logs[key], others[key], SINGLE)
-    return found
+    return seen
 
 
 @register(

@@ -28,15 +28,15 @@ def planned(plan: Plan, call: Callable[..., Any], strategies: Collection[str]) -
     if problems:
         raise ValueError(problems[0])
     subjects = [one for one in described if isinstance(one, Subject)]
-    found: list[Planned] = []
+    plans: list[Planned] = []
     for case, subject in zip(plan.cases, _with_names(subjects), strict=True):
         checks = [check for check in CONFORMANCE_CHECKS.values() if check.applies(subject)]
         _check_used(case.expected_failures, [check.name for check in checks], subject.name)
         for check in checks:
             both = {**_of(plan.expected_failures, check.name), **_of(case.expected_failures, check.name)}
-            found.append(Planned(check, subject, both))
-    _check_used(plan.expected_failures, [one.check.name for one in found], "the objects of the test")
-    return found
+            plans.append(Planned(check, subject, both))
+    _check_used(plan.expected_failures, [one.check.name for one in plans], "the objects of the test")
+    return plans
 
 
 def _parts(name: str) -> tuple[str, str]:

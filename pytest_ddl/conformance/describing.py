@@ -30,13 +30,13 @@ class CaseError(Exception):
 
 def describe(cases: Sequence[Case]) -> list[Subject | str]:
     """Return what each case is, or why it cannot be checked."""
-    found: list[Subject | str] = []
+    described: list[Subject | str] = []
     for case in cases:
         try:
-            found.append(_described(case))
+            described.append(_described(case))
         except CaseError as error:
-            found.append(str(error))
-    return found
+            described.append(str(error))
+    return described
 
 
 def _described(case: Case) -> Subject:

@@ -239,11 +239,11 @@ def layer_state_on_all_replicas(strategy: Any, subject: Subject) -> list[tuple[s
     rows = [2] * replicas_of(strategy)
     for number in range(_STEPS):
         step(split(_scaled(subject, sum(rows), number), rows))
-    found = []
+    states = []
     for position, variable in enumerate(layer.non_trainable_weights):
         name = str(getattr(variable, "path", variable.name)) or f"state {position}"
-        found.append((name, _copies(strategy, variable)))
-    return found
+        states.append((name, _copies(strategy, variable)))
+    return states
 
 
 def _copies(strategy: Any, variable: Any) -> list[Array]:

@@ -19,8 +19,8 @@ _WIDTH = 3
 
 def variables_of(optimizer: Any) -> list[Any]:
     """Return the variables of an optimizer, which legacy optimizers of tf_keras have as a method."""
-    found = optimizer.variables
-    return list(found() if callable(found) else found)
+    variables = optimizer.variables
+    return list(variables() if callable(variables) else variables)
 
 
 class OptimizerOnOneDevice:

@@ -30,8 +30,8 @@ def addresses_of(name: str) -> list[str]:
 
     :raises OSError: if the name has none.
     """
-    found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_others, address in found))
+    answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_others, address in answers))
 
 
 def loopback() -> DoctorFinding:
@@ -44,8 +44,8 @@ def ports() -> DoctorFinding:
     try:
         lease = PortLease(PORTS)
     except LaunchError as error:
-        found, _, fix = str(error).partition("; ")
-        return problem(found, fix)
+        text, _, fix = str(error).partition("; ")
+        return problem(text, fix)
     try:
         port = lease.ports[0]
         with socket.create_server(("127.0.0.1", port)) as server:
@@ -53,8 +53,8 @@ def ports() -> DoctorFinding:
             with socket.create_connection(server.getsockname(), timeout=1.0), server.accept()[0]:
                 pass
     except OSError as error:
-        found = f"connecting to port {port} of 127.0.0.1 failed ({error.strerror or error})"
-        return problem(found, f"allow connections to ports {FIRST_PORT} to {LAST_PORT} of 127.0.0.1 in the firewall")
+        text = f"connecting to port {port} of 127.0.0.1 failed ({error.strerror or error})"
+        return problem(text, f"allow connections to ports {FIRST_PORT} to {LAST_PORT} of 127.0.0.1 in the firewall")
     finally:
         lease.release()
     return _outgoing() or ok(f"ports between {FIRST_PORT} and {LAST_PORT} can be leased, and carry connections")
@@ -68,22 +68,22 @@ def _outgoing() -> DoctorFinding | None:
         return None
     if last < FIRST_PORT or first > LAST_PORT:
         return None
-    found = f"outgoing connections use ports {first} to {last}, and may take one between its lease and its server"
-    return warning(found, 'sysctl -w net.ipv4.ip_local_port_range="32768 60999"')
+    text = f"outgoing connections use ports {first} to {last}, and may take one between its lease and its server"
+    return warning(text, 'sysctl -w net.ipv4.ip_local_port_range="32768 60999"')
 
 
 def host_name() -> DoctorFinding:
     name = socket.gethostname()
     try:
-        found = addresses_of(name)
+        addresses = addresses_of(name)
     except OSError as error:
         said = f"the host name {name} has no address ({error.strerror or error})"
         return warning(said, f"add a line with this machine's address and {name} to /etc/hosts")
-    if all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found):
-        said = f"the host name {name} means {', '.join(found)}, where other hosts do not find this one"
+    if all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses):
+        said = f"the host name {name} means {', '.join(addresses)}, where other hosts do not find this one"
         fix = "one machine needs no more; for several, give the name this machine's address in /etc/hosts"
         return warning(said, fix)
-    return ok(f"the host name {name} means {', '.join(found)}")
+    return ok(f"the host name {name} means {', '.join(addresses)}")
 
 
 def localhost() -> DoctorFinding:
@@ -98,19 +98,19 @@ def localhost() -> DoctorFinding:
 
     threading.Thread(target=ask, name="doctor-localhost-answer", daemon=True).start()
     try:
-        found = answers.get(timeout=CHILD_SECONDS)
+        answer = answers.get(timeout=CHILD_SECONDS)
     except queue.Empty:
         said = f"the name localhost was not looked up within {CHILD_SECONDS:g} s"
         if not _hosts_have_localhost():
             return problem(f"{said}, and {HOSTS} does not have it", fix)
         slow = "write files before dns in the line 'hosts:' of /etc/nsswitch.conf, or ask again on a calm machine"
         return warning(f"{said}, although {HOSTS} has it", slow)
-    if isinstance(found, OSError):
-        return problem(f"the name localhost has no address ({found.strerror or found})", fix)
-    if isinstance(found, Exception):
-        raise found
-    if "127.0.0.1" not in found:
-        return problem(f"the name localhost means {', '.join(found)}, not 127.0.0.1", fix)
+    if isinstance(answer, OSError):
+        return problem(f"the name localhost has no address ({answer.strerror or answer})", fix)
+    if isinstance(answer, Exception):
+        raise answer
+    if "127.0.0.1" not in answer:
+        return problem(f"the name localhost means {', '.join(answer)}, not 127.0.0.1", fix)
     return ok("the name localhost means 127.0.0.1")
 
 
@@ -126,8 +126,8 @@ def proxies() -> DoctorFinding:
     changes = {name: value for name, value in without_proxy_here(os.environ).items() if os.environ.get(name) != value}
     if not changes:
         return ok("no proxy is used for 127.0.0.1")
-    found = "a proxy is set, which gRPC uses for 127.0.0.1 too, except in ranks of pytest-ddl"
-    return warning(found, "export " + " ".join(f"{name}='{value}'" for name, value in sorted(changes.items())))
+    text = "a proxy is set, which gRPC uses for 127.0.0.1 too, except in ranks of pytest-ddl"
+    return warning(text, "export " + " ".join(f"{name}='{value}'" for name, value in sorted(changes.items())))
 
 
 def namespace() -> DoctorFinding:
@@ -137,12 +137,12 @@ def namespace() -> DoctorFinding:
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_SECONDS)
     except subprocess.TimeoutExpired:
-        found = f"whether --ddl-network=isolated is possible was not found out within {CHILD_SECONDS:g} s"
-        return warning(found, "call pytest-ddl doctor again when this machine is less busy")
+        text = f"whether --ddl-network=isolated is possible was not found out within {CHILD_SECONDS:g} s"
+        return warning(text, "call pytest-ddl doctor again when this machine is less busy")
     if result.returncode == 0:
         return ok("--ddl-network=isolated is possible")
     said = (result.stderr.strip().splitlines() or [f"it ended with status {result.returncode}"])[-1]
     # The last line of a traceback is the name of the exception and its message, which ends with the fix.
-    found, _, fix = said.rpartition("IsolationError: ")[2].partition(": ")
+    text, _, fix = said.rpartition("IsolationError: ")[2].partition(": ")
     wanted = "--ddl-network=isolated is not possible"
-    return warning(f"{wanted}: {found}", fix or "use --ddl-network=shared, which is the default")
+    return warning(f"{wanted}: {text}", fix or "use --ddl-network=shared, which is the default")

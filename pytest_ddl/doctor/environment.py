@@ -28,8 +28,8 @@ def _tf_config(value: str) -> DoctorFinding:
         cluster = ", ".join(f"{len(hosts)} {name}" for name, hosts in json.loads(value)["cluster"].items())
     except (ValueError, KeyError, TypeError, AttributeError):
         return warning("TF_CONFIG is set, and describes no cluster, so programs outside of pytest-ddl may fail", fix)
-    found = f"TF_CONFIG is set ({cluster}): ranks of pytest-ddl get their own, other programs wait for these tasks"
-    return warning(found, fix)
+    text = f"TF_CONFIG is set ({cluster}): ranks of pytest-ddl get their own, other programs wait for these tasks"
+    return warning(text, fix)
 
 
 def _no_gpu(value: str) -> DoctorFinding | None:
@@ -41,8 +41,8 @@ def _no_gpu(value: str) -> DoctorFinding | None:
 def _legacy_keras(value: str) -> DoctorFinding | None:
     if value.strip().lower() not in ("1", "true") or installed("tf_keras"):
         return None
-    found = f"TF_USE_LEGACY_KERAS={value} makes tf.keras the package tf_keras, which is not installed"
-    return problem(found, "unset TF_USE_LEGACY_KERAS, or pip install tf_keras of TensorFlow's version")
+    text = f"TF_USE_LEGACY_KERAS={value} makes tf.keras the package tf_keras, which is not installed"
+    return problem(text, "unset TF_USE_LEGACY_KERAS, or pip install tf_keras of TensorFlow's version")
 
 
 def _backend(value: str) -> DoctorFinding | None:

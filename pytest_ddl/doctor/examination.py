@@ -121,11 +121,11 @@ class _Asked:
         if self._answer is None:
             self._thread.join(max(0.0, self._deadline - time.monotonic()))
         # One reading, because the thread may answer late.
-        found = self._answer
-        if found is None:
+        answered = self._answer
+        if answered is None:
             said = f"it gave no answer within {self.probe.seconds:g} s"
-            found = (_could_not(self.probe, said, f"find out what blocks: {self.probe.title}"),)
-        return ProbeAnswer(self.probe, found)
+            answered = (_could_not(self.probe, said, f"find out what blocks: {self.probe.title}"),)
+        return ProbeAnswer(self.probe, answered)
 
 
 def _could_not(probe: DoctorProbe, reason: str, fix: str) -> DoctorFinding:

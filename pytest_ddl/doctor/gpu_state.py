@@ -41,8 +41,8 @@ def gpus() -> DoctorFinding:
     if not names and not nodes:
         return ok("no NVIDIA GPU; replicas run on virtual devices of the CPU")
     if not nodes:
-        found = f"the driver lists {len(names)} GPU ({names[0]}), but there is no {NODES}"
-        return warning(found, "give the container its GPUs, for example docker run --gpus=all")
+        text = f"the driver lists {len(names)} GPU ({names[0]}), but there is no {NODES}"
+        return warning(text, "give the container its GPUs, for example docker run --gpus=all")
     what = f"{len(names) or len(nodes)} GPU ({', '.join(names) or 'name unknown'})"
     if installed("tensorflow-cpu") or installed("tf-nightly-cpu"):
         return warning(f"{what}, but this TensorFlow is built for CPUs", install_line("gpu"))

@@ -50,8 +50,8 @@ def tensorflow() -> DoctorFinding:
     if has_gpu and not any("GPU" in device for device in devices):
         missing = [f"lib{name}" for name in _NEEDED if name not in loaded]
         why = unfit or (f"it could not load {', '.join(missing)}" if missing else "")
-        found = f"TensorFlow {version} can be imported, and sees no GPU although the driver has one"
-        return warning(f"{found}: {why}" if why else found, install_line("gpu"))
+        text = f"TensorFlow {version} can be imported, and sees no GPU although the driver has one"
+        return warning(f"{text}: {why}" if why else text, install_line("gpu"))
     if unfit:
         return problem(unfit, install_line("gpu"))
     with_cuda = ", ".join(f"{name} {number}" for name, number in sorted(loaded.items()) if number)

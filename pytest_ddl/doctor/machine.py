@@ -48,9 +48,9 @@ def descriptors() -> DoctorFinding:
     limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY or limit >= DESCRIPTORS:
         return ok(f"a process may open {_number(limit)} files")
-    found = f"a process may open only {limit} files (ulimit -n)"
+    text = f"a process may open only {limit} files (ulimit -n)"
     fix = "ulimit -n 4096" if hard == resource.RLIM_INFINITY or hard >= 4096 else "raise nofile in limits.conf to 4096"
-    return problem(found, fix) if limit < LEAST_DESCRIPTORS else warning(f"{found}, which is few for many ranks", fix)
+    return problem(text, fix) if limit < LEAST_DESCRIPTORS else warning(f"{text}, which is few for many ranks", fix)
 
 
 def processes() -> DoctorFinding:
@@ -67,8 +67,8 @@ def processes() -> DoctorFinding:
     (who, fix), number = min(left.items(), key=lambda item: item[1])
     if number >= THREADS:
         return ok(f"{who} may start {number} more threads")
-    found = f"{who} may start only {number} more threads, and two ranks need about 215"
-    return problem(found, fix) if number < LEAST_THREADS else warning(f"{found}, more on many cores", fix)
+    text = f"{who} may start only {number} more threads, and two ranks need about 215"
+    return problem(text, fix) if number < LEAST_THREADS else warning(f"{text}, more on many cores", fix)
 
 
 def _own_threads() -> int:
@@ -95,9 +95,9 @@ def memory() -> DoctorFinding:
     who, size = min(known.items(), key=lambda item: item[1])
     if size >= MIB * _MIB:
         return ok(f"{size / 2**30:.1f} GiB of memory are free")
-    found = f"{who} only {size // _MIB} MiB of free memory, and two ranks need about {RUN_MIB} MiB"
+    text = f"{who} only {size // _MIB} MiB of free memory, and two ranks need about {RUN_MIB} MiB"
     fix = "end other programs, or give this machine or container more memory"
-    return problem(found, fix) if size < LEAST_MIB * _MIB else warning(f"{found}, larger models more", fix)
+    return problem(text, fix) if size < LEAST_MIB * _MIB else warning(f"{text}, larger models more", fix)
 
 
 def _address_space() -> float:
@@ -117,8 +117,8 @@ def _available() -> int | None:
 def cores() -> DoctorFinding:
     usable, all_cores = cgroups.usable_cores(), os.cpu_count() or 1
     if usable < RANKS:
-        found = f"this process may use {usable:.3g} of {all_cores} cores, and {RANKS} ranks share them"
-        return warning(found, "allow more cores (taskset, docker run --cpus), or raise --ddl-timeout")
+        text = f"this process may use {usable:.3g} of {all_cores} cores, and {RANKS} ranks share them"
+        return warning(text, "allow more cores (taskset, docker run --cpus), or raise --ddl-timeout")
     return ok(f"{usable:.3g} of {all_cores} cores for {RANKS} ranks")
 
 
@@ -134,21 +134,21 @@ def temporary() -> DoctorFinding:
             file.flush()
         system = os.statvfs(folder)
     except OSError as error:
-        found, _, fix = cannot_write(error, folder).partition("; ")
-        return problem(found, fix)
+        text, _, fix = cannot_write(error, folder).partition("; ")
+        return problem(text, fix)
     wanted = os.environ.get("TMPDIR")
     if wanted and os.path.abspath(wanted) != folder:
-        found = f"TMPDIR={wanted} cannot be written, so temporary files are in {folder}"
-        return warning(found, f"free space in {wanted}, or {_ANOTHER_FOLDER}")
+        text = f"TMPDIR={wanted} cannot be written, so temporary files are in {folder}"
+        return warning(text, f"free space in {wanted}, or {_ANOTHER_FOLDER}")
     free = system.f_bavail * system.f_frsize
     if free < FREE:
         left = f"{free // _MIB} MiB" if free >= _MIB else f"{free // 1024} KiB"
-        found = f"{folder}, the folder for temporary files, has only {left} free"
+        text = f"{folder}, the folder for temporary files, has only {left} free"
         fix = f"free space there, or {_ANOTHER_FOLDER}"
-        return problem(found, fix) if free < LEAST_FREE else warning(f"{found}; checkpoints may need more", fix)
+        return problem(text, fix) if free < LEAST_FREE else warning(f"{text}; checkpoints may need more", fix)
     if system.f_flag & os.ST_NOEXEC:
-        found = f"{folder}, the folder for temporary files, is mounted noexec, so compiled operations cannot be loaded"
-        return warning(found, f"mount it without noexec, or {_ANOTHER_FOLDER}")
+        text = f"{folder}, the folder for temporary files, is mounted noexec, so compiled operations cannot be loaded"
+        return warning(text, f"mount it without noexec, or {_ANOTHER_FOLDER}")
     return ok(f"{folder} can be written, {free / 2**30:.1f} GiB are free")
 
 

@@ -35,8 +35,8 @@ class Examined:
     def as_json(self) -> str:
         """Return one object for programs."""
         between = [asdict(problem) for problem in self.between]
-        found = {"format": FORMAT, "problems": self.problems, "hosts": list(self.hosts), "between": between}
-        return json.dumps(found, indent=1) + "\n"
+        record = {"format": FORMAT, "problems": self.problems, "hosts": list(self.hosts), "between": between}
+        return json.dumps(record, indent=1) + "\n"
 
     def as_text(self) -> str:
         """Return what each host lacks, and what keeps the hosts from working together."""
@@ -85,8 +85,8 @@ def examine_hosts(launcher: str, hosts: str) -> Examined:
         with contextlib.closing(group):
             answers = group.ask(f"{__name__}:{examined_here.__name__}", [], "examining the host")
             _facts, between = group.examine()
-            found = [
+            examined = [
                 {**json.loads(answer), "host": link.host.name}
                 for link, answer in zip(group.links, answers, strict=True)
             ]
-    return Examined(found, between)
+    return Examined(examined, between)

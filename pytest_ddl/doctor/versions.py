@@ -29,8 +29,8 @@ def python() -> DoctorFinding:
 def tensorflow() -> DoctorFinding | list[DoctorFinding]:
     version = tensorflow_version()
     if version is None:
-        found, _, fix = MISSING_TENSORFLOW.partition(": ")
-        return problem(found, fix)
+        text, _, fix = MISSING_TENSORFLOW.partition(": ")
+        return problem(text, fix)
     packages = [package for package in TENSORFLOW_PACKAGES if installed(package)]
     if len(packages) > 1:
         pair = " and ".join(f"{package} {installed(package)}" for package in packages)
@@ -61,8 +61,8 @@ def tf_keras() -> DoctorFinding | list[DoctorFinding]:
 def pytest_ddl() -> DoctorFinding | list[DoctorFinding]:
     version = installed("pytest-ddl")
     if version is None:
-        found = "pytest-ddl is not installed, so that pytest does not load it"
-        return problem(found, f"{install_line()}; in a copy of its source: pip install -e .")
+        text = "pytest-ddl is not installed, so that pytest does not load it"
+        return problem(text, f"{install_line()}; in a copy of its source: pip install -e .")
     return list(_unmet("pytest-ddl")) or ok(f"pytest-ddl {version}, pytest {installed('pytest')}")
 
 

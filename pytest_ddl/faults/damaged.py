@@ -37,14 +37,14 @@ def unnamed(files: Sequence[str], ranks: Iterable[RankRecord]) -> str:
 
 def unknown_values(ranks: Iterable[RankRecord], baseline: TrainingRecord) -> list[str]:
     """Return the names of the variables with whose values a program continued, and which no step has."""
-    known = {digest for rank in baseline.ranks for _step, found in lineage.lineage_of(rank) for digest in found}
-    found: dict[str, None] = {}
+    known = {digest for rank in baseline.ranks for _step, names in lineage.lineage_of(rank) for digest in names}
+    names: dict[str, None] = {}
     for rank in ranks:
         resumed = next(iter(rank.resumed.values()), {})
         for variable in rank.variables:
             if not lineage.digests([(variable, resumed)]) <= known:
-                found[variable.name] = None
-    return list(found)
+                names[variable.name] = None
+    return list(names)
 
 
 def _names(message: str, file: str) -> bool:

@@ -230,11 +230,11 @@ def _without_end(trial: Trial, run: TrialRun, baseline: TrainingRecord, judge: J
 
 def _examples(record: TrainingRecord) -> Counter[object]:
     """Count the examples that were trained on, by their content or their id."""
-    found: Counter[object] = Counter()
+    examples: Counter[object] = Counter()
     for step in range(1, record.num_steps + 1):
         for batch in record.batches(step):
-            found.update(batch.examples)
-    return found
+            examples.update(batch.examples)
+    return examples
 
 
 def _observed(record: TrainingRecord) -> bool:

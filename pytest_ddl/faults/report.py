@@ -93,8 +93,8 @@ class FaultReport:
     def broken(self) -> tuple[tuple[Trial, str], ...]:
         """The trials that broke a limit, each with the reason, the worst first."""
         order = list(RecoveryVerdict)
-        found = [(trial, why) for trial in self.trials if (why := self.broken_by(trial))]
-        return tuple(sorted(found, key=lambda pair: -order.index(pair[0].verdict)))
+        reasons = [(trial, why) for trial in self.trials if (why := self.broken_by(trial))]
+        return tuple(sorted(reasons, key=lambda pair: -order.index(pair[0].verdict)))
 
     @property
     def headline(self) -> str:

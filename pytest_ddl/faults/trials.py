@@ -115,12 +115,12 @@ class TrialRun:
     @property
     def detected(self) -> float | None:
         """Seconds from the last fault to the end of the attempt that it ended; ``None`` if it ended none."""
-        found = [
+        seconds = [
             one.attempt.ended - one.struck[-1].at
             for one in self.attempts
             if one.failed and one.struck and one.struck[-1].struck and one.struck[-1].struck.effect is not Effect.DELAYS
         ]
-        return max(found, default=None)
+        return max(seconds, default=None)
 
     @property
     def resumed(self) -> float | None:
@@ -177,5 +177,5 @@ def run_trial(
 
 def points_of(run: TrialRun, tasks: Sequence[str]) -> list[tuple[str, Reached]]:
     """Return the points of an uninterrupted run, in the order in which they were reached, each with its task."""
-    found = [(task, one) for task, points in zip(tasks, run.last.points, strict=True) for one in points]
-    return sorted(found, key=lambda pair: pair[1].at)
+    points_of_tasks = [(task, one) for task, points in zip(tasks, run.last.points, strict=True) for one in points]
+    return sorted(points_of_tasks, key=lambda pair: pair[1].at)

@@ -185,12 +185,12 @@ class Guard:
         rates = given[:, end:].view(np.float64)
         named = [(item.record.name, rates[:, at]) for at, item in enumerate(self._copies.rates)]
         twice = duplicated(given[:, 1 : 1 + NUMBER], given[:, 1 + NUMBER : end], moment)
-        found = [
+        findings = [
             *of_numbers(given[:, 0], named, moment),
             *of_variables(self._copies.held(suspects, self._tolerance_of), moment),
             *([twice] if twice is not None else []),
         ]
-        return self._report(found)
+        return self._report(findings)
 
     def _report(self, found: list[Finding]) -> tuple[Finding, ...]:
         excused = self._expected.excusing(found)

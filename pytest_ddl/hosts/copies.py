@@ -23,8 +23,8 @@ _holding: list[tuple[int, subprocess.Popen[bytes]]] = []
 
 def bases() -> list[str]:
     """Return the folders for temporary files in which this process may write."""
-    found = dict.fromkeys([tempfile.gettempdir(), "/tmp", "/var/tmp"])
-    return [path for path in found if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)]
+    folders = dict.fromkeys([tempfile.gettempdir(), "/tmp", "/var/tmp"])
+    return [path for path in folders if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)]
 
 
 def fingerprint(root: str, paths: Sequence[str]) -> str:
@@ -34,14 +34,14 @@ def fingerprint(root: str, paths: Sequence[str]) -> str:
 
     :param paths: files in the folder.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in (root, *(os.path.join(root, path) for path in paths)):
         try:
             seen = os.lstat(path)
         except OSError:
             return ""
-        found.update(f"{path} {seen.st_ino} {seen.st_size} {seen.st_mtime_ns}\n".encode(errors="surrogateescape"))
-    return found.hexdigest()
+        digest.update(f"{path} {seen.st_ino} {seen.st_size} {seen.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
 
 
 def begin(session: str, folders: Sequence[str]) -> None:

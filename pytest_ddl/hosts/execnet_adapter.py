@@ -88,18 +88,18 @@ def _read_sign(process: subprocess.Popen[bytes], sign: bytes) -> bytes | None:
     """Read from the command until the sign has come. Return what has come instead, or ``None``."""
     assert process.stdout is not None
     # Not from the buffered file: that would take bytes of the gateway's first message.
-    out, found = process.stdout.fileno(), b""
-    while sign.startswith(found) and found != sign:
-        part = os.read(out, len(sign) - len(found))
+    out, output = process.stdout.fileno(), b""
+    while sign.startswith(output) and output != sign:
+        part = os.read(out, len(sign) - len(output))
         if not part:
-            return found
-        found += part
-    if found == sign:
+            return output
+        output += part
+    if output == sign:
         return None
     os.set_blocking(out, False)
     with contextlib.suppress(BlockingIOError):
-        found += os.read(out, _SHOWN)
-    return found[:_SHOWN]
+        output += os.read(out, _SHOWN)
+    return output[:_SHOWN]
 
 
 def _end(process: subprocess.Popen[bytes], sender: threading.Thread) -> int | None:

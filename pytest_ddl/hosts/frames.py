@@ -38,13 +38,13 @@ def receive_message(connection: socket.socket) -> dict[str, Any] | None:
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        part = connection.recv(size - len(found))
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
         if not part:
             raise ConnectionResetError
-        found += part
-    return found
+        data += part
+    return data
 
 
 def notice_loss(connection: socket.socket) -> None:

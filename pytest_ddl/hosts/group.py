@@ -125,17 +125,17 @@ class HostGroup:
         :raises LaunchError: if a host does not answer, or cannot work together with the others.
         """
         _ = self.hosts
-        return [(found["machine"], frozenset(found["affinity"])) for found in self._facts or []]
+        return [(facts["machine"], frozenset(facts["affinity"])) for facts in self._facts or []]
 
     def gpus(self) -> list[list[str]]:
         """Return the names of the GPUs that ranks may use on each host, for ``CUDA_VISIBLE_DEVICES``.
 
         :raises LaunchError: if a host does not answer.
         """
-        found: list[list[str]] = [[] for _ in self.links]
+        by_host: list[list[str]] = [[] for _ in self.links]
         if any(link.host.gpus for link in self.links):
-            found = self.ask(f"{questions.__name__}:gpus", [], "counting GPUs")
-        return [_first(names, link.host.gpus) for link, names in zip(self.links, found, strict=True)]
+            by_host = self.ask(f"{questions.__name__}:gpus", [], "counting GPUs")
+        return [_first(names, link.host.gpus) for link, names in zip(self.links, by_host, strict=True)]
 
     def examine(self) -> tuple[list[dict[str, Any]], list[preflight.Problem]]:
         """Return the facts of each host, and what keeps the hosts from working together.

@@ -59,9 +59,9 @@ def machine_of_hosts(launcher: Callable[[], Any]) -> tuple[Machine, str]:
     """
     machine = look_around(lambda: (0, 0, 0))
     try:
-        found: dict[str, int] = launcher().gpus()
+        gpus: dict[str, int] = launcher().gpus()
     except LaunchError as error:
         return replace(machine, gpu_reason=f"the hosts do not answer: {error}"), str(error)
-    least = min(found, key=lambda name: found[name])
+    least = min(gpus, key=lambda name: gpus[name])
     reason = f"the host {least} has no GPU device (/dev/nvidia*), or hides them (CUDA_VISIBLE_DEVICES)"
-    return replace(machine, gpus=found[least], gpu_reason=reason), ""
+    return replace(machine, gpus=gpus[least], gpu_reason=reason), ""

@@ -106,24 +106,24 @@ def _files(paths: Sequence[str]) -> str:
 
 def differences(here: dict[str, Any], there: dict[str, Any]) -> list[tuple[str, str]]:
     """Return what keeps a host from running the same tests as this process, each with its fix."""
-    found = []
+    different = []
     python = there["executable"]
     # Functions travel as bytecode, which each minor version of Python has for itself.
     if _minor(here["python"]) != _minor(there["python"]):
         what = f"Python {there['python']} ({python}), but {here['python']} runs pytest"
-        found.append((what, "choose one with --ddl-launcher=…[python=PATH]"))
+        different.append((what, "choose one with --ddl-launcher=…[python=PATH]"))
     for name, version in here["packages"].items():
         other = there["packages"].get(name, "")
         if version != other:
             command = f"install {name}=={version}" if version else f"uninstall {name}"
             what = f"{name} {other or 'is missing'}, but {version or 'none'} here"
-            found.append((what, f"run `{python} -m pip {command}` there"))
+            different.append((what, f"run `{python} -m pip {command}` there"))
     if here["source"] != there["source"] and here["packages"]["pytest-ddl"] == there["packages"]["pytest-ddl"]:
-        found.append(("pytest-ddl has the same version but other files than here", "install the same commit there"))
+        different.append(("pytest-ddl has the same version but other files than here", "install the same commit there"))
     if not there["has_directory"]:
         what = f"the folder {os.getcwd()} of the tests does not exist there"
-        found.append((what, f"{_COPY}, copy it, or run from a folder that all hosts share"))
-    return found
+        different.append((what, f"{_COPY}, copy it, or run from a folder that all hosts share"))
+    return different
 
 
 def _minor(version: str) -> list[str]:
@@ -173,16 +173,16 @@ def _try_to_connect(links: Sequence[HostLink], places: Sequence[tuple[str, int]]
     problems = [
         Problem(
             link.host.name,
-            f"it does not reach itself at its address {place[0]}: {found[number]}",
+            f"it does not reach itself at its address {place[0]}: {answer[number]}",
             "the transport must give the address of this host, and run its programs there",
         )
-        for number, (link, place, found) in enumerate(zip(links, places, answers, strict=True))
-        if found[number]
+        for number, (link, place, answer) in enumerate(zip(links, places, answers, strict=True))
+        if answer[number]
     ]
     fix = f"allow ports {FIRST_PORT} to {LAST_PORT} between the hosts, or give another address"
     return problems or [
-        Problem(link.host.name, f"it cannot reach {links[target].host.name}: {found}", fix)
+        Problem(link.host.name, f"it cannot reach {links[target].host.name}: {answer}", fix)
         for link, own in zip(links, answers, strict=True)
-        for target, found in enumerate(own)
-        if found
+        for target, answer in enumerate(own)
+        if answer
     ]

@@ -122,15 +122,15 @@ def _known_to_git(root: str) -> list[str]:
         if "not a git repository" in said:
             return []
         raise LaunchError(f"--ddl-sync: git does not list the files of {root}: {said.splitlines()[0] if said else ''}")
-    found: list[str] = []
+    names: list[str] = []
     for path in filter(None, os.fsdecode(done.stdout).split("\0")):
         whole = os.path.join(root, path)
         if os.path.isdir(whole) and not os.path.islink(whole):
             # A submodule, or a work tree of its own.
-            found += (os.path.join(path, inner) for inner in _known_to_git(whole))
+            names += (os.path.join(path, inner) for inner in _known_to_git(whole))
         else:
-            found.append(path)
-    return found
+            names.append(path)
+    return names
 
 
 def _walked(root: str) -> Iterator[str]:

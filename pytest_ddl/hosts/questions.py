@@ -65,15 +65,15 @@ def gpus() -> list[str]:
 
 def digest(folder: str) -> str:
     """Return a digest of the Python files in a folder and its subfolders."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for place, folders, files in os.walk(folder):
         folders.sort()
         for name in sorted(name for name in files if name.endswith(".py")):
             path = os.path.join(place, name)
-            found.update(os.path.relpath(path, folder).encode())
+            hashed.update(os.path.relpath(path, folder).encode())
             with open(path, "rb") as file:
-                found.update(file.read())
-    return found.hexdigest()[:16]
+                hashed.update(file.read())
+    return hashed.hexdigest()[:16]
 
 
 def digest_of(path: str) -> str:
@@ -116,8 +116,8 @@ def _on_the_way_to(family: socket.AddressFamily, place: tuple[str, int]) -> str:
 def function_of(question: str) -> Callable[..., Any]:
     """Return the function that the controller names."""
     module, _colon, name = question.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return found
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
 
 
 _listening: list[socket.socket] = []
@@ -146,18 +146,20 @@ def _connect(place: tuple[str, int]) -> str:
     host, port = place
     try:
         # First only the name: a failed look-up and a failed connection have different fixes.
-        found = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
+        addresses = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
     except OSError as error:
         return f"its name {host!r} is not known there ({error.strerror or error})"
-    if all(":" in address for address in found):
-        return f"{host} has only addresses of IPv6 there ({', '.join(found)}), which are not supported between hosts"
+    if all(":" in address for address in addresses):
+        return (
+            f"{host} has only addresses of IPv6 there ({', '.join(addresses)}), which are not supported between hosts"
+        )
     try:
         with socket.create_connection((host, port), CONNECT_WAIT):
             return ""
     except TimeoutError:
-        return f"no answer from {', '.join(found)} port {port} within {CONNECT_WAIT:.0f} s"
+        return f"no answer from {', '.join(addresses)} port {port} within {CONNECT_WAIT:.0f} s"
     except OSError as error:
-        return f"connecting to {', '.join(found)} port {port} failed ({error.strerror or error})"
+        return f"connecting to {', '.join(addresses)} port {port} failed ({error.strerror or error})"
 
 
 def read(path: str) -> str:

@@ -180,23 +180,23 @@ def _mac(key: bytes, role: bytes, said: bytes) -> bytes:
 
 def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:
     """Return exactly so many bytes."""
-    found = b""
-    while len(found) < size:
+    data = b""
+    while len(data) < size:
         # The deadline is that of the whole handshake: a byte now and then must not prolong it.
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             raise HandshakeError(f"no handshake within {HANDSHAKE_WAIT:.0f} s")
         connection.settimeout(remaining)
         try:
-            part = connection.recv(size - len(found))
+            part = connection.recv(size - len(data))
         except TimeoutError:
             continue
         except OSError as error:
             raise HandshakeError(f"the connection broke ({error.strerror})") from None
         if not part:
-            raise HandshakeError(f"the connection was closed after {len(found)} of {size} bytes")
-        found += part
-    return found
+            raise HandshakeError(f"the connection was closed after {len(data)} of {size} bytes")
+        data += part
+    return data
 
 
 def _send(connection: socket.socket, data: bytes, deadline: float) -> None:

@@ -117,12 +117,12 @@ def session_exit(item: pytest.Item, answers: Sequence[Answer]) -> BaseException 
 def output_sections(answers: Sequence[Answer], when: str) -> list[tuple[str, str]]:
     """Return report sections with what the pytest of each rank has captured (log records), and with its output."""
     total = len(answers)
-    found = []
+    output = []
     for answer in answers:
         captured = answer.body.reports[-1]["sections"] if answer.ok and answer.body.reports else []
         printed = [(f"Captured {name} {when}", getattr(answer, name)) for name in ("stdout", "stderr")]
-        found += [(title + _label(answer.rank, total), text) for title, text in [*captured, *printed] if text]
-    return found
+        output += [(title + _label(answer.rank, total), text) for title, text in [*captured, *printed] if text]
+    return output
 
 
 def is_unexpected_pass(report: pytest.TestReport) -> bool:
@@ -295,7 +295,7 @@ def _outcomes(phases: Sequence[_RankPhase], total: int) -> list[tuple[str, str]]
     by_outcome: dict[str, list[_RankPhase]] = {}
     for phase in phases:
         by_outcome.setdefault(phase.outcome, []).append(phase)
-    found = []
+    outcomes = []
     for outcome, group in by_outcome.items():
         reason = ""
         if outcome == "skipped" and isinstance(group[0].report.longrepr, tuple):
@@ -304,8 +304,8 @@ def _outcomes(phases: Sequence[_RankPhase], total: int) -> list[tuple[str, str]]
             reason = f" ({crash_message(group[0].report)})"
         elif outcome == "rejected":
             reason = " this example (assume)"
-        found.append((name_ranks([phase.answer.rank for phase in group], total), f"{outcome}{reason}"))
-    return found
+        outcomes.append((name_ranks([phase.answer.rank for phase in group], total), f"{outcome}{reason}"))
+    return outcomes
 
 
 def _disagreement(phases: Sequence[_RankPhase], total: int, lost: Sequence[Answer] = ()) -> str:
@@ -339,7 +339,7 @@ def _merge_subtests(item: pytest.Item, phases: Sequence[_RankPhase], total: int)
     for phase in phases:
         for number, report in _numbered(phase.subtests):
             by_key.setdefault((_subtest_key(report), number), []).append(_RankPhase(phase.answer, report, []))
-    return [_merge_subtest(item, name, found, phases, total) for (name, _number), found in by_key.items()]
+    return [_merge_subtest(item, name, reports, phases, total) for (name, _number), reports in by_key.items()]
 
 
 def _merge_subtest(

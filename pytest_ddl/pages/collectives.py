@@ -72,8 +72,8 @@ class _Timeline:
 
     @property
     def letters(self) -> dict[tuple[object, ...], str]:
-        found = dict.fromkeys(_identity(item) for _rank, items in self.lanes for item in items)
-        return {key: _letters(number) for number, key in enumerate(found)}
+        identities = dict.fromkeys(_identity(item) for _rank, items in self.lanes for item in items)
+        return {key: _letters(number) for number, key in enumerate(identities)}
 
     @property
     def summary(self) -> str:

@@ -32,19 +32,19 @@ class _Mark:
 def examples(report: Report) -> Picture:
     """Draw a table of steps and replicas."""
     reference, distributed = report.reference, report.distributed
-    found = coverage(reference, distributed)
-    if found is None:
+    covered = coverage(reference, distributed)
+    if covered is None:
         return Picture("examples", TITLE, absent=_why_not(reference, distributed))
-    names = _Names(reference, found)
-    steps = _steps(found)
-    marked = _marked(distributed, found)
-    missing = _missing(reference, found)
-    replicas = sorted({batch.replica for step in range(1, found.steps + 1) for batch in distributed.batches(step)})
+    names = _Names(reference, covered)
+    steps = _steps(covered)
+    marked = _marked(distributed, covered)
+    missing = _missing(reference, covered)
+    replicas = sorted({batch.replica for step in range(1, covered.steps + 1) for batch in distributed.batches(step)})
     some_missing = any(missing.values())
     head = "".join(f'<th scope="col">replica {replica}</th>' for replica in replicas)
     head += '<th scope="col">missing</th>' if some_missing else ""
     body = "".join(
-        f'<tr{" class=beyond" if step == found.step else ""}><th scope="row">step {step}</th>'
+        f'<tr{" class=beyond" if step == covered.step else ""}><th scope="row">step {step}</th>'
         + "".join(f"<td>{_cell(marked.get((step, replica), []), names)}</td>" for replica in replicas)
         + (f'<td class="missing">{_plain(missing[step], names)}</td>' if some_missing else "")
         + "</tr>"
@@ -55,7 +55,7 @@ def examples(report: Report) -> Picture:
         TITLE,
         f'<div class="scroll"><table class="examples"><caption class="unseen">Examples by step and replica</caption>'
         f'<thead><tr><th scope="col"></th>{head}</tr></thead><tbody>{body}</tbody></table></div>',
-        about=f"{_summary(found)} {names.meaning} {_left_out(found, steps)}".strip(),
+        about=f"{_summary(covered)} {names.meaning} {_left_out(covered, steps)}".strip(),
     )
 
 

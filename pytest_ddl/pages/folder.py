@@ -145,15 +145,15 @@ def _write(path: Path, text: str) -> None:
 
 def _written(folder: Path) -> list[Path]:
     """Return the JSON files in a folder that :func:`write_page` wrote."""
-    found = []
+    files = []
     for path in sorted(folder.glob("*.json")):
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
         if isinstance(value, dict) and value.get("written_by") == _WRITER:
-            found.append(path)
-    return found
+            files.append(path)
+    return files
 
 
 def _file_name(test: str, number: int) -> str:

@@ -44,9 +44,9 @@ def losses(report: Report) -> Picture:
 def _losses(record: TrainingRecord) -> dict[int, float]:
     """Return the finite losses by step, of the first rank that reports any."""
     for rank in record.ranks:
-        found = {step.index: step.loss for step in rank.steps if step.loss is not None and math.isfinite(step.loss)}
-        if found:
-            return found
+        losses = {step.index: step.loss for step in rank.steps if step.loss is not None and math.isfinite(step.loss)}
+        if losses:
+            return losses
     return {}
 
 

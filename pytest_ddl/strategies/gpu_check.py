@@ -63,10 +63,10 @@ def libraries() -> dict[str, str]:
     import tensorflow as tf
 
     build = tf.sysconfig.get_build_info()
-    found = {"built": str(build.get("cuda_version", "")), "driver": _driver()}
+    versions = {"built": str(build.get("cuda_version", "")), "driver": _driver()}
     with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
-        found |= {name: version for line in maps for name, version in _LIBRARY.findall(line)}
-    return found
+        versions |= {name: version for line in maps for name, version in _LIBRARY.findall(line)}
+    return versions
 
 
 def _driver() -> str:

@@ -126,13 +126,13 @@ def _gpu_memory_mb(gpus: int) -> int:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return 0
-    found = []
+    sizes = []
     for number in range(gpus):
         device, size = ctypes.c_int(), ctypes.c_size_t()
         if cuda.cuDeviceGet(ctypes.byref(device), number) or cuda.cuDeviceTotalMem_v2(ctypes.byref(size), device):
             return 0
-        found.append(size.value >> 20)
-    return min(found, default=0)
+        sizes.append(size.value >> 20)
+    return min(sizes, default=0)
 
 
 def make_logical_devices(device: str, count: int, *, process: int = 0, processes: int = 1) -> list[str]:

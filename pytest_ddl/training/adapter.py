@@ -20,10 +20,10 @@ from pytest_ddl.training.replacing import Replacements
 def module_of(name: str, *needed: str) -> Any:
     """Return ``tensorflow.python.NAME``, or ``None`` if the release lacks this module or one of these attributes."""
     try:
-        found = importlib.import_module(f"tensorflow.python.{name}")
+        module = importlib.import_module(f"tensorflow.python.{name}")
     except ImportError:
         return None
-    return found if all(hasattr(found, attribute) for attribute in needed) else None
+    return module if all(hasattr(module, attribute) for attribute in needed) else None
 
 
 def flatten_layers(layer: Any) -> Iterator[Any]:
@@ -48,9 +48,9 @@ def created_trainable(layer: Any) -> list[Any] | None:
     interface, a frozen kernel and a moving mean look the same once ``layer.trainable`` is False.
     """
     for name in ("_trainable_variables", "_trainable_weights"):
-        found = getattr(layer, name, None)
-        if found is not None:
-            return list(found)
+        variables = getattr(layer, name, None)
+        if variables is not None:
+            return list(variables)
     return None
 
 
@@ -287,8 +287,8 @@ def loss_scale_of(optimizer: Any) -> list[Any]:
 
     ``_loss_scale.current_loss_scale`` (tf_keras 2.15 to 2.21): the public ``loss_scale`` is a copy.
     """
-    found = getattr(getattr(optimizer, "_loss_scale", None), "current_loss_scale", None)
-    return [found] if hasattr(found, "assign") else []
+    scale = getattr(getattr(optimizer, "_loss_scale", None), "current_loss_scale", None)
+    return [scale] if hasattr(scale, "assign") else []
 
 
 @contextmanager

@@ -69,14 +69,14 @@ def _frames() -> tuple[tuple[str, int, int], ...]:
 
     One line may contain several calls, which differ by their instruction.
     """
-    found = []
+    frames = []
     for frame, line in traceback.walk_stack(inspect.currentframe()):
         file = frame.f_code.co_filename
         if file == _CALLS_THE_PROGRAM:
             break
         if not file.startswith(_HERE):
-            found.append((file, line, frame.f_lasti))
-    return tuple(found)
+            frames.append((file, line, frame.f_lasti))
+    return tuple(frames)
 
 
 def _code_of(given: Any) -> str:

@@ -50,13 +50,13 @@ def number() -> Any:
     """
     import tensorflow as tf
 
-    found = _current.number
-    if found is None or tf.executing_eagerly():
-        return found
-    own, graph = getattr(found, "graph", None), tf.compat.v1.get_default_graph()
+    current = _current.number
+    if current is None or tf.executing_eagerly():
+        return current
+    own, graph = getattr(current, "graph", None), tf.compat.v1.get_default_graph()
     while graph is not own and is_of_control_flow(graph):
         graph = graph.outer_graph
-    return found if graph is own else None
+    return current if graph is own else None
 
 
 def is_unknown() -> bool:

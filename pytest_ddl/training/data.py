@@ -293,12 +293,12 @@ class _Examples:
     def _row(self, name: int | None) -> Row:
         while (self._any is None if name is None else name not in self._rows) and self._read_one():
             pass
-        found = self._any if name is None else self._rows.get(name)
-        if found is None:
+        row = self._any if name is None else self._rows.get(name)
+        if row is None:
             if self._ended:
                 raise UnknownExampleError("an example that the strategy consumed is not among those of one device")
             raise ReplayError(f"an example that the strategy consumed is not in the first {MOST_ELEMENTS} batches")
-        return found
+        return row
 
     def _read_one(self) -> bool:
         element = next(self._unread, None)

@@ -93,14 +93,14 @@ class Elements:
 
     def _pieces(self, tensors: Sequence[Any]) -> list[Any]:
         """Return the tensors of which the given ones are pieces, back to elements or inputs; empty if one is none."""
-        found = []
+        pieces = []
         for tensor in tensors:
             while not (self._is_given(tensor) or hasattr(tensor, "numpy") or _is_input(tensor)):
                 if tensor.op.type not in _MOVING:
                     return []
                 tensor = tensor.op.inputs[_MOVING[tensor.op.type]]
-            found.append(tensor)
-        return found
+            pieces.append(tensor)
+        return pieces
 
     def _is_given(self, tensor: Any) -> bool:
         for _ in range(100):  # functions within functions
@@ -135,8 +135,8 @@ def tensors_of(structure: Any) -> list[Any]:
     """Return the tensors in a structure, also those of composite tensors and of the values of all replicas."""
     import tensorflow as tf
 
-    found = tf.nest.flatten(structure, expand_composites=True)
-    return [item for item in found if isinstance(item, tf.Tensor)]
+    tensors = tf.nest.flatten(structure, expand_composites=True)
+    return [item for item in tensors if isinstance(item, tf.Tensor)]
 
 
 def _is_input(tensor: Any) -> bool:

@@ -187,12 +187,12 @@ class _FloatState:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the frameworks that the run used."""
-    found = {"python": platform.python_version(), "numpy": np.__version__}
+    installed = {"python": platform.python_version(), "numpy": np.__version__}
     for name in ("tensorflow", "keras", "tf_keras"):
         module = sys.modules.get(name)
         if module is not None:
-            found[name] = str(getattr(module, "__version__", "unknown"))
-    return found
+            installed[name] = str(getattr(module, "__version__", "unknown"))
+    return installed
 
 
 _HALF = ("float16", "bfloat16")

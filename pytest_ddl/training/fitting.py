@@ -82,20 +82,20 @@ class Fitting:
         given = _given(self._fixed, data)
         callbacks = [*_as_list(options.get("callbacks")), *self._of_evaluations(model)]
         callbacks[:0] = self._counting_back(model, given)
-        found = model.evaluate(given, **{**options, **({"callbacks": callbacks} if callbacks else {})})
+        results = model.evaluate(given, **{**options, **({"callbacks": callbacks} if callbacks else {})})
         self._listener.end_phase("evaluation")
-        self._listener.result("evaluate", _each(found, _number))
+        self._listener.result("evaluate", _each(results, _number))
         self._listener.end_without_step()  # what an evaluation consumed belongs to no step
-        return found
+        return results
 
     def predict(self, model: Any, data: Any, kwargs: Mapping[str, Any]) -> Any:
         """Call ``model.predict`` and record its result as arrays."""
         self._listener.begin_phase("evaluation")
-        found = model.predict(_given(self._fixed, data), **_options(self._settings, kwargs))
+        outputs = model.predict(_given(self._fixed, data), **_options(self._settings, kwargs))
         self._listener.end_phase("evaluation")
-        self._listener.result("predict", _each(found, values.copy_of))
+        self._listener.result("predict", _each(outputs, values.copy_of))
         self._listener.end_without_step()
-        return found
+        return outputs
 
     def _counting_back(self, model: Any, *data: Any) -> list[Any]:
         """Return a callback that undoes what chance counts at the end of the data, or no callback."""

@@ -22,15 +22,15 @@ def user_frames(most: int = 3) -> str:
 
     A merge of replicas runs in the thread of ``strategy.run``. The frames of the replica that asked for it come first.
     """
-    found = _of_program(_here())
+    places = _of_program(_here())
     in_merge = bool(_MERGING) and _in_cross_replica_context()
-    if not found and threading.current_thread() is not threading.main_thread():
+    if not places and threading.current_thread() is not threading.main_thread():
         # TensorFlow issues eager collectives from its own thread, while the program waits in the main thread.
-        found = _of_program(_frames(sys._current_frames().get(threading.main_thread().ident or 0)))
+        places = _of_program(_frames(sys._current_frames().get(threading.main_thread().ident or 0)))
         in_merge = bool(_MERGING)
     if in_merge:
-        found = [*next(iter([*_MERGING.values()]), ()), *found]
-    return ", from ".join(found[:most])
+        places = [*next(iter([*_MERGING.values()]), ()), *places]
+    return ", from ".join(places[:most])
 
 
 _MERGING: dict[int, tuple[str, ...]] = {}
@@ -113,7 +113,7 @@ def _frames(frame: FrameType | None) -> list[tuple[str, int]]:
 def _of_program(frames: Sequence[tuple[str, int]]) -> list[str]:
     """Return the frames of the program as ``file:line``, the innermost first."""
     foreign = frameworks()
-    found = [
+    places = [
         f"{name}:{line}"
         for name, line in reversed(frames)
         if name != "<string>"  # the command of a zygote, which its ranks keep as their outermost frame
@@ -122,7 +122,7 @@ def _of_program(frames: Sequence[tuple[str, int]]) -> list[str]:
         and "__autograph_generated_file" not in name  # a line of another thread that AutoGraph did not map
     ]
     # The program itself may be an installed package. Otherwise a library stands between it and the framework.
-    return [frame for frame in found if _INSTALLED not in frame] or found
+    return [frame for frame in places if _INSTALLED not in frame] or places
 
 
 _STANDARD = os.path.dirname(os.__file__) + os.sep

@@ -82,11 +82,11 @@ def _handle(variable: Any) -> Any:
 def keys_of(strategy: Any, variable: Any) -> list[int]:
     if variable is None:
         return []
-    found = [id(variable)]
+    keys = [id(variable)]
     # If a partitioner split a variable over parameter servers, gradients belong to its shards.
     for part in values.components(strategy, variable):
-        found += [id(part), *([] if (handle := _handle(part)) is None else [id(handle)])]
-    return found
+        keys += [id(part), *([] if (handle := _handle(part)) is None else [id(handle)])]
+    return keys
 
 
 def part_of(variable: Any, gradient: Any) -> GradientPart:

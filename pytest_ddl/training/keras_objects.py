@@ -32,8 +32,8 @@ _REGULARIZERS = (
 
 def variables_of(optimizer: Any) -> list[Any]:
     """Return the optimizer's variables, which are a property in Keras 3 and a method in the legacy optimizers."""
-    found = getattr(optimizer, "variables", ())
-    return list(found() if callable(found) else found)
+    variables = getattr(optimizer, "variables", ())
+    return list(variables() if callable(variables) else variables)
 
 
 def name_of(variable: Any) -> str:
@@ -167,28 +167,28 @@ def layer_records(model: Any) -> Iterator[LayerRecord]:
 
 
 def _layer_settings(layer: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name in _LAYER_SETTINGS:
         value = getattr(layer, name, None)
         if isinstance(value, bool | int | float):
-            found[name] = value
+            settings[name] = value
     compute_dtype = getattr(layer, "compute_dtype", None)
     if compute_dtype is not None and compute_dtype != getattr(layer, "variable_dtype", compute_dtype):
-        found["compute_dtype"] = str(compute_dtype)
+        settings["compute_dtype"] = str(compute_dtype)
     for name in _REGULARIZERS:
         value = getattr(layer, name, None)
         if value is not None:
-            found[name] = _regularizer(value)
+            settings[name] = _regularizer(value)
     if type(layer).__name__ == "SyncBatchNormalization":
-        found["synchronized"] = True
+        settings["synchronized"] = True
     if "BatchNormalization" in type(layer).__name__:
-        found.setdefault("synchronized", False)
-        found["by_keras"] = type(layer).__module__.split(".")[0] == "keras"
+        settings.setdefault("synchronized", False)
+        settings["by_keras"] = type(layer).__module__.split(".")[0] == "keras"
     if getattr(layer, "trainable", True) is False:
-        found["trainable"] = False
-    elif found:
-        found["trainable"] = True
-    return found
+        settings["trainable"] = False
+    elif settings:
+        settings["trainable"] = True
+    return settings
 
 
 def _regularizer(value: Any) -> dict[str, Any]:

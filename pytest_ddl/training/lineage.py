@@ -28,15 +28,15 @@ def digests(pairs: Iterable[tuple[VariableRecord, Snapshot]]) -> frozenset[str]:
     do not count, because a program may build its variables in another order, or load a model, when it continues.
     Digests of trainable variables begin with ``t``, of others with ``o``.
     """
-    found = set()
+    hashes = set()
     for variable, snapshot in pairs:
         parts = snapshot.get(variable.index)
         if parts and variable.kind in _RESTORED:
             value = np.ascontiguousarray(parts[0])
             kind = "t" if variable.kind is VariableKind.TRAINABLE else "o"
             text = f"{variable.kind.value} {value.dtype} {value.shape} ".encode()
-            found.add(kind + hashlib.sha256(text + value.tobytes()).hexdigest())
-    return frozenset(found)
+            hashes.add(kind + hashlib.sha256(text + value.tobytes()).hexdigest())
+    return frozenset(hashes)
 
 
 def lineage_of(rank: RankRecord) -> Lineage:

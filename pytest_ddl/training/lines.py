@@ -48,10 +48,10 @@ class Lines:
     def add(self, kind: str, line: str = "") -> str:
         """Add the line of the program that this thread executes, or a line that is known already, and return it."""
         self._looks[kind] += 1
-        found = line or frames.user_frames(1) if self._looks[kind] <= _LOOKS else ""
-        if found:
-            self._found.setdefault(kind, {}).setdefault(found)
-        return found
+        place = line or frames.user_frames(1) if self._looks[kind] <= _LOOKS else ""
+        if place:
+            self._found.setdefault(kind, {}).setdefault(place)
+        return place
 
     def add_function(self, kind: str, function: Any) -> bool:
         """Add the line at which a function is defined, and return True. A builtin or a partial function has none."""
@@ -81,8 +81,8 @@ class Lines:
 
     def created(self, components: Sequence[Any]) -> tuple[str, ...]:
         """Return the lines that created the components of a variable, as far as they were seen."""
-        found = [self._created.get(id(getattr(part, "handle", None)), (None, "")) for part in components]
-        return tuple(dict.fromkeys(line for made, line in found if made is not None and made() is not None))
+        places = [self._created.get(id(getattr(part, "handle", None)), (None, "")) for part in components]
+        return tuple(dict.fromkeys(line for made, line in places if made is not None and made() is not None))
 
     def assigned(self, variables: Sequence[Any], kind: str) -> tuple[str, ...]:
         """Return the lines that assigned one of the variables, the latest last."""

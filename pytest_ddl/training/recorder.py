@@ -374,7 +374,7 @@ class Recorder(StepListener):
     def _variables(self) -> tuple[VariableRecord, ...]:
         """Return the records of the watched variables, with their current layouts."""
         strategy = self._context.strategy
-        found = []
+        variables = []
         for item in self._watcher.watched:
             try:
                 layout = layouts.record_of(strategy, item.variable, item.record.name)
@@ -384,8 +384,8 @@ class Recorder(StepListener):
                 layout = None
             if item.variable is not None:
                 self.lines.add_variable(item.record.index, item.variable, values.components(strategy, item.variable))
-            found.append(replace(item.record, layout=layout, since=self._since.get(item.record.index, 0)))
-        return tuple(found)
+            variables.append(replace(item.record, layout=layout, since=self._since.get(item.record.index, 0)))
+        return tuple(variables)
 
     def _changed_since(self) -> Snapshot:
         """Read the variables that differ from the end of training, or that no step has recorded."""

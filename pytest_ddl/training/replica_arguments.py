@@ -90,10 +90,10 @@ class ReplicaArguments:
             return [np.int64(number), *arrays]
 
         # A call without tensors also has a place among the calls of the other run.
-        place, *found = tf.numpy_function(now, [], [tf.int64, *(tensor.dtype for tensor in tensors)], stateful=True)
-        for replaced, tensor in zip(found, tensors, strict=True):
+        place, *values = tf.numpy_function(now, [], [tf.int64, *(tensor.dtype for tensor in tensors)], stateful=True)
+        for replaced, tensor in zip(values, tensors, strict=True):
             replaced.set_shape(tensor.shape)
-        return place, found
+        return place, values
 
 
 def _tensors_of(item: Any) -> list[Any]:

@@ -36,11 +36,11 @@ class States:
 
     @cached_property
     def _digest(self) -> str:
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for step, state in sorted(self.values.items()):
             for index, value in sorted(state.items()):
-                found.update(f"{step} {index} {value.dtype} {value.shape} ".encode() + value.tobytes())
-        return found.hexdigest()
+                digest.update(f"{step} {index} {value.dtype} {value.shape} ".encode() + value.tobytes())
+        return digest.hexdigest()
 
     def __repr__(self) -> str:
         """Show a digest of the values, so that settings with equal text have equal values."""

@@ -60,10 +60,10 @@ def shared(parts: tuple[Array, ...], before: tuple[Array, ...]) -> tuple[Array, 
     Most variables are equal on all replicas, and many do not change in each step. The arrays of a record would fill
     gigabytes, and pickle writes an array once however often a record refers to it.
     """
-    found: list[Array] = []
+    arrays: list[Array] = []
     for part in parts:
-        found.append(next((one for one in (*found, *before) if _is_equal(part, one)), part))
-    return tuple(found)
+        arrays.append(next((one for one in (*arrays, *before) if _is_equal(part, one)), part))
+    return tuple(arrays)
 
 
 def _is_equal(left: Array, right: Array) -> bool:
@@ -147,11 +147,11 @@ def numbers(value: Any, name: str) -> dict[str, float]:
         items = {f"{name}[{position}]": item for position, item in enumerate(value)}
     else:
         return {}
-    found: dict[str, float] = {}
+    by_name: dict[str, float] = {}
     for place, item in items.items():
         number = scalar(item)
-        found.update(numbers(item, place) if number is None else {place: number})
-    return found
+        by_name.update(numbers(item, place) if number is None else {place: number})
+    return by_name
 
 
 _SHORT = 64
@@ -176,11 +176,11 @@ def parts_of(value: Any, name: str) -> dict[str, float]:
 
 def under_names(*groups: Mapping[str, float | None]) -> dict[str, float]:
     """Join named numbers. The second number of a name is ``name#2``, so that none takes the place of another."""
-    found: dict[str, float] = {}
+    by_name: dict[str, float] = {}
     for name, number in (item for group in groups for item in group.items()):
         if number is not None:
-            found[free_name(found, name)] = number
-    return found
+            by_name[free_name(by_name, name)] = number
+    return by_name
 
 
 def with_results(numbers: Mapping[str, float], results: Mapping[str, float]) -> dict[str, float]:

@@ -122,16 +122,16 @@ class Watcher:
             self.thawed |= {w.record.index for w in found if w is not None and w.record.kind is VariableKind.FROZEN}
 
     def layer_records(self) -> tuple[LayerRecord, ...]:
-        found: list[LayerRecord] = []
+        layers: list[LayerRecord] = []
         for model in self._models:
             with suppress(AttributeError, ValueError):
-                found += list(keras_objects.layer_records(model))
-        return tuple(found)
+                layers += list(keras_objects.layer_records(model))
+        return tuple(layers)
 
     def optimizer_records(self) -> tuple[OptimizerRecord, ...]:
         """Return the settings of the optimizers, as they were when each was first found, and what has changed since."""
-        found = [(self._settings[id(item)], item) for item in self._all_optimizers() if id(item) in self._settings]
-        return tuple(replace(first, changed=keras_objects.changes(first, item)) for first, item in found)
+        recorded = [(self._settings[id(item)], item) for item in self._all_optimizers() if id(item) in self._settings]
+        return tuple(replace(first, changed=keras_objects.changes(first, item)) for first, item in recorded)
 
     def metric_results(self) -> Mapping[str, float]:
         """Return the current results of the watched metrics, by name."""
@@ -160,8 +160,8 @@ class Watcher:
         """Return the watched optimizers or, if there are none, those that the watched models were compiled with."""
         if self._optimizers:
             return self._optimizers
-        found = (getattr(model, "optimizer", None) for model in self._models)
-        return [item for item in found if item is not None and hasattr(item, "apply_gradients")]
+        optimizers = (getattr(model, "optimizer", None) for model in self._models)
+        return [item for item in optimizers if item is not None and hasattr(item, "apply_gradients")]
 
     def _scan_model(self, model: Any) -> None:
         try:

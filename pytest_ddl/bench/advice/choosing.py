@@ -47,9 +47,9 @@ def compare(
 
     :raises BenchError: if the first variant cannot be measured.
     """
-    found, failed = take_turns(harness, [Contender(name, train, name, bench) for name in variants])
-    examples = {name: one.launch.global_batch_size or 1 for name, one in found.items()}
-    speed = {name: examples[name] / float(step_time(one.steps)) for name, one in found.items()}
+    measured, failed = take_turns(harness, [Contender(name, train, name, bench) for name in variants])
+    examples = {name: one.launch.global_batch_size or 1 for name, one in measured.items()}
+    speed = {name: examples[name] / float(step_time(one.steps)) for name, one in measured.items()}
     fastest = max(speed, key=speed.__getitem__)
     rated = []
     for name in sorted(speed, key=speed.__getitem__, reverse=True):
@@ -58,9 +58,9 @@ def compare(
         def ratio(times: Any, factor: float = factor) -> Any:
             return factor * step_time(times[1]) / step_time(times[0])
 
-        best = None if name == fastest else resampled(ratio, [found[fastest].steps, found[name].steps])
-        rated.append(Rated(name, found[name].launch.replicas, speed[name], best))
-    return choose(rated, failed), found
+        best = None if name == fastest else resampled(ratio, [measured[fastest].steps, measured[name].steps])
+        rated.append(Rated(name, measured[name].launch.replicas, speed[name], best))
+    return choose(rated, failed), measured
 
 
 def choose(rated: Sequence[Rated], skipped: dict[str, str]) -> Choice:

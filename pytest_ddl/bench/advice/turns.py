@@ -195,14 +195,14 @@ def _turns(lanes: dict[_Running, Lane]) -> dict[_Running, list[tuple[float, ...]
     run_alone = Alternation(list(lanes.values()), min(each.deadline for each in lanes)).run_alone
 
     def steps_of(each: _Running, lane: Lane) -> int:
-        found = calibrate(lambda lane, count: max(run_alone(lane, count, 1)), (lane,), 1)
+        samples = calibrate(lambda lane, count: max(run_alone(lane, count, 1)), (lane,), 1)
         step = max(run_alone(lane, 2, 1)) / 2
-        return max(found, min(FEWEST_STEPS, math.ceil(MOST_TURN_SECONDS / step)))
+        return max(samples, min(FEWEST_STEPS, math.ceil(MOST_TURN_SECONDS / step)))
 
     steps = {each: steps_of(each, lane) for each, lane in lanes.items()}
-    found: dict[_Running, list[tuple[float, ...]]] = {each: [] for each in lanes}
+    samples: dict[_Running, list[tuple[float, ...]]] = {each: [] for each in lanes}
     dropped, begun, done = 0, time.monotonic(), 0
-    while done < FEWEST_GROUPS or (time.monotonic() - begun < SECONDS and (done % LOOK_EVERY or not _narrow(found))):
+    while done < FEWEST_GROUPS or (time.monotonic() - begun < SECONDS and (done % LOOK_EVERY or not _narrow(samples))):
         seconds: dict[_Running, list[list[float]]] = {each: [] for each in lanes}
         traces = [lane.traces for lane in lanes.values()]
         order = list(lanes)
@@ -214,8 +214,10 @@ def _turns(lanes: dict[_Running, Lane]) -> dict[_Running, list[tuple[float, ...]
             continue
         done += 1
         for each, taken in seconds.items():
-            found[each].append(tuple(sum(of_rank) / len(of_rank) / steps[each] for of_rank in zip(*taken, strict=True)))
-    return found
+            samples[each].append(
+                tuple(sum(of_rank) / len(of_rank) / steps[each] for of_rank in zip(*taken, strict=True))
+            )
+    return samples
 
 
 def _narrow(found: dict[_Running, list[tuple[float, ...]]]) -> bool:

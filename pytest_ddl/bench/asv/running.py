@@ -231,8 +231,8 @@ def _folders(config: Path) -> tuple[str, str, str]:
     """Return the folders of benchmarks, results and pages from asv's configuration."""
     from asv.config import Config
 
-    found = Config.load(str(config))
-    return found.benchmark_dir, found.results_dir, found.html_dir
+    config_of_asv = Config.load(str(config))
+    return config_of_asv.benchmark_dir, config_of_asv.results_dir, config_of_asv.html_dir
 
 
 def _saved(folder: Path, commit: str) -> float:

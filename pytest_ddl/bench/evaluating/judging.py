@@ -59,8 +59,8 @@ def final(curve: TrainingCurve, metric: str) -> float | None:
     """Return the last value of a number in a training; for the training loss, its mean over the last window."""
     if metric == LOSS:
         return smoothed(curve, curve.steps, window_of(curve))
-    found = curve.values.get(metric)
-    return found[-1][1] if found else None
+    value = curve.values.get(metric)
+    return value[-1][1] if value else None
 
 
 def window_of(curve: TrainingCurve) -> int:
@@ -129,7 +129,7 @@ def differences(evaluation: Evaluation, metric: str) -> dict[str, PairedDifferen
     do not differ. If the number comes in steps, as an accuracy on 100 examples has steps of 0.01, only what exceeds one
     step counts. All seeds are tested on the same examples, so one example at the border may change with most seeds.
     """
-    found: dict[str, PairedDifference] = {}
+    by_variant: dict[str, PairedDifference] = {}
     tests: dict[str, tuple[float, float, float, float]] = {}
     step = _resolution(evaluation, metric)
     for cell in evaluation.cells:
@@ -137,19 +137,19 @@ def differences(evaluation: Evaluation, metric: str) -> dict[str, PairedDifferen
             continue
         pairs = _pairs(evaluation.curves_of(cell.variant), evaluation.curves_of(REFERENCE, cell.batch), metric)
         if not pairs:
-            found[cell.variant] = PairedDifference(
+            by_variant[cell.variant] = PairedDifference(
                 None, words="no result of one device with the same seed to compare with"
             )
             continue
         mean = statistics.fmean(pairs)
         if len(pairs) < FEWEST_SEEDS:
-            found[cell.variant] = PairedDifference(
+            by_variant[cell.variant] = PairedDifference(
                 mean, words=f"inconclusive: {len(pairs)} seed(s) are too few for a test (at least {FEWEST_SEEDS})"
             )
         elif not any(pairs):
-            found[cell.variant] = PairedDifference(0.0, 0.0, 0.0, 1.0, False, f"equal with all {len(pairs)} seeds")
+            by_variant[cell.variant] = PairedDifference(0.0, 0.0, 0.0, 1.0, False, f"equal with all {len(pairs)} seeds")
         elif not all(map(math.isfinite, pairs)):
-            found[cell.variant] = PairedDifference(None, words="inconclusive: a result is not finite")
+            by_variant[cell.variant] = PairedDifference(None, words="inconclusive: a result is not finite")
         else:
             noise = _pairs(
                 evaluation.curves_of(REFERENCE, cell.batch, moved=True),
@@ -163,11 +163,11 @@ def differences(evaluation: Evaluation, metric: str) -> dict[str, PairedDifferen
                 tests[cell.variant] = _t_test(mean, spread, len(pairs), step)
             else:
                 words = f"inconclusive: {mean:+.2g} with each seed, and no result depends on the seed"
-                found[cell.variant] = PairedDifference(mean, words=words)
+                by_variant[cell.variant] = PairedDifference(mean, words=words)
     for variant, adjusted in _holm({name: test[0] for name, test in tests.items()}).items():
         _p, mean, low, high = tests[variant]
-        found[variant] = _worded(mean, low, high, adjusted, higher_is_better(metric), step)
-    return found
+        by_variant[variant] = _worded(mean, low, high, adjusted, higher_is_better(metric), step)
+    return by_variant
 
 
 def _pairs(cell: Sequence[TrainingCurve], reference: Sequence[TrainingCurve], metric: str) -> list[float]:
@@ -189,8 +189,8 @@ def _resolution(evaluation: Evaluation, metric: str) -> float:
 
 
 def _gaps(curves: Sequence[TrainingCurve], metric: str) -> list[float]:
-    found = sorted({value for curve in curves if (value := final(curve, metric)) is not None})
-    return [b - a for a, b in itertools.pairwise(found) if math.isfinite(b - a) and b - a > 1e-9]
+    values = sorted({value for curve in curves if (value := final(curve, metric)) is not None})
+    return [b - a for a, b in itertools.pairwise(values) if math.isfinite(b - a) and b - a > 1e-9]
 
 
 def _t_test(mean: float, spread: float, number: int, least: float = 0.0) -> tuple[float, float, float, float]:

@@ -73,14 +73,14 @@ def scaling(summary: EvaluationSummary) -> Callable[[Any], None] | None:
 
 def _throughputs(summary: EvaluationSummary) -> dict[tuple[str, int], tuple[float, float, float]]:
     """Return (strategy, replicas) -> throughput with its interval, for cells that are not wrong."""
-    found = {}
+    throughputs = {}
     for cell in summary.evaluation.cells:
         number = summary.estimate("throughput", cell)
         if number is None or number.value is None or cell.variant in summary.wrong:
             continue
         low, high = (number.value if end is None else end for end in (number.low, number.high))
-        found[cell.strategy, cell.replicas] = (number.value, low, high)
-    return found
+        throughputs[cell.strategy, cell.replicas] = (number.value, low, high)
+    return throughputs
 
 
 def _strategies(summary: EvaluationSummary) -> list[str]:

@@ -97,10 +97,10 @@ def cells_of(
 
 def _selected(registry: StrategyRegistry, text: str) -> list[str]:
     """Return the parts of a selection: names without a shape, and complete variants."""
-    found = []
+    selected = []
     for part in split_variants(text):
-        found += [str(spec) if "[" in part else spec.name for spec in registry.parse_selection(part)]
-    return list(dict.fromkeys(found))
+        selected += [str(spec) if "[" in part else spec.name for spec in registry.parse_selection(part)]
+    return list(dict.fromkeys(selected))
 
 
 def _size(registry: StrategyRegistry, variant: str) -> int:

@@ -140,13 +140,13 @@ def noisy(evaluation: Evaluation) -> list[str]:
 
 
 def _noisy(paces: Mapping[str, Sequence[float]]) -> list[str]:
-    found = []
+    noisy = []
     for name, pace in paces.items():
         others, degrees = _pooled([other for key, other in paces.items() if key != name])
         limit = float(statistics_package("scipy.stats").f.ppf(LEVEL, len(pace) - 1, max(1, degrees)))
         if statistics.variance(pace) > others**2 * limit:
-            found.append(name)
-    return found
+            noisy.append(name)
+    return noisy
 
 
 def _pooled(groups: Sequence[Sequence[float]]) -> tuple[float, int]:

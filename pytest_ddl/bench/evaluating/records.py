@@ -111,16 +111,16 @@ class Identity:
 
     def differences(self, other: Identity) -> list[str]:
         """Return what differs between two identities, in words: the older value, then the newer one."""
-        found = []
+        differing = []
         for name in ("target", "digest"):
             mine, its = getattr(self, name), getattr(other, name)
             if mine != its:
-                found.append("the program has changed" if name == "digest" else f"{name} {mine} → {its}")
+                differing.append("the program has changed" if name == "digest" else f"{name} {mine} → {its}")
         for name in ("options", "versions", "machine"):
             mine, its = getattr(self, name), getattr(other, name)
             keys = [key for key in {**mine, **its} if mine.get(key) != its.get(key)]
-            found += [f"{key} {_shown(mine.get(key))} → {_shown(its.get(key))}" for key in keys]
-        return found
+            differing += [f"{key} {_shown(mine.get(key))} → {_shown(its.get(key))}" for key in keys]
+        return differing
 
 
 def _shown(value: Any) -> str:
@@ -176,12 +176,12 @@ class Evaluation(JsonRecord):
 
     def curves_of(self, variant: str, batch: int | None = None, *, moved: bool = False) -> list[TrainingCurve]:
         """Return the trainings of a variant by seed, of one global batch size or of all."""
-        found = [
+        curves = [
             one
             for one in self.curves
             if one.variant == variant and one.moved == moved and (batch is None or one.batch == batch)
         ]
-        return sorted(found, key=lambda one: one.seed)
+        return sorted(curves, key=lambda one: one.seed)
 
     def with_failure(self, variant: str, part: str, why: str) -> Evaluation:
         parts = {**self.failures.get(variant, {}), part: why}

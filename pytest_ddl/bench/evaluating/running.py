@@ -232,17 +232,17 @@ class EvaluationRunner:
         cores = cores_for(self._harness, cell, evaluation.cells)
         spec = self._harness.registry.parse_variant(cell.variant)
         try:
-            found = launch(self._harness, self._train, spec, self._plan.bench(cell), cores_per_replica=cores)
+            launched = launch(self._harness, self._train, spec, self._plan.bench(cell), cores_per_replica=cores)
         except (BenchError, ClusterError) as error:
             self._tell(f"  {cell.variant}: {one_line(str(error))}")
             return evaluation.with_failure(cell.variant, "measuring", str(error))
-        return replace(evaluation, launches=(*evaluation.launches, found))
+        return replace(evaluation, launches=(*evaluation.launches, launched))
 
     def _measured_again(self, evaluation: Evaluation, cell: EvaluatedCell) -> Evaluation:
         """Measure a cell that has all of its planned launches. It keeps these if this one fails."""
-        found = self._measured(evaluation, cell)
-        if len(found.launches) > len(evaluation.launches):
-            return found
+        extended = self._measured(evaluation, cell)
+        if len(extended.launches) > len(evaluation.launches):
+            return extended
         self._given_up.add(cell.variant)
         return evaluation
 

@@ -55,20 +55,20 @@ def continued(folder: Path, identity: Identity) -> Evaluation | None:
     :raises UsageError: if the folder has results of another program, other options, versions or another machine.
     """
     try:
-        found = load(folder)
+        earlier = load(folder)
     except FormatError as error:
         raise UsageError(
             f"--output={folder}: {FILE} is in the way: {error}; give --restart to replace it, or another folder"
         ) from None
-    if found is None:
+    if earlier is None:
         return None
-    differences = found.identity.differences(identity)
+    differences = earlier.identity.differences(identity)
     if differences:
         raise UsageError(
             f"--output={folder} holds another evaluation ({'; '.join(differences)}); give --restart to start anew, or "
             "another folder"
         )
-    return found
+    return earlier
 
 
 def digest_of(file: Path) -> str:

@@ -142,40 +142,40 @@ class EvaluationSummary:
     def _result(self, cell: EvaluatedCell) -> str:
         if "training" in self.evaluation.failures.get(cell.variant, {}):
             return self._failed(cell, "training")
-        found = self._finals(cell)
-        if not found:
+        finals = self._finals(cell)
+        if not finals:
             return NONE
-        text = f"{statistics.fmean(found):.4f}"
-        return f"{text} ±{statistics.stdev(found):.4f}" if len(found) > 1 else text
+        text = f"{statistics.fmean(finals):.4f}"
+        return f"{text} ±{statistics.stdev(finals):.4f}" if len(finals) > 1 else text
 
     def _against_one(self, cell: EvaluatedCell) -> str:
-        found = self.differences.get(cell.variant)
-        if found is None:
+        difference = self.differences.get(cell.variant)
+        if difference is None:
             return NONE
-        word, colon, _rest = found.words.partition(": ")
+        word, colon, _rest = difference.words.partition(": ")
         if not colon:
             return word
-        return f"{word} {self._note(f'{cell.variant} against one device: {found.words}')}"
+        return f"{word} {self._note(f'{cell.variant} against one device: {difference.words}')}"
 
     def _steps(self, cell: EvaluatedCell) -> str:
-        found = self.time_to(cell)
-        if found.missed and found.steps == ():
-            last = f"; last loss {found.last:.3g}" if found.last is not None else ""
+        to_target = self.time_to(cell)
+        if to_target.missed and to_target.steps == ():
+            last = f"; last loss {to_target.last:.3g}" if to_target.last is not None else ""
             return self._note(f"{cell.variant}: the target was not reached{last}")
-        if not found.steps:
-            return self._note(found.reason) if found.reason else NONE
-        low, high = min(found.steps), max(found.steps)
-        text = f"{statistics.geometric_mean(found.steps):.0f}"
+        if not to_target.steps:
+            return self._note(to_target.reason) if to_target.reason else NONE
+        low, high = min(to_target.steps), max(to_target.steps)
+        text = f"{statistics.geometric_mean(to_target.steps):.0f}"
         text += f" ({low} to {high})" if low != high else ""
-        return f"{text} {self._note(f'{cell.variant}: {found.reason}')}" if found.missed else text
+        return f"{text} {self._note(f'{cell.variant}: {to_target.reason}')}" if to_target.missed else text
 
     def _time(self, cell: EvaluatedCell) -> str:
-        found = self.time_to(cell)
-        if found.seconds is None:
+        to_target = self.time_to(cell)
+        if to_target.seconds is None:
             return NONE
-        if found.low is None or found.high is None:
-            return f"{found.seconds:.3g}"
-        return f"{found.seconds:.3g} ({found.low:.3g} to {found.high:.3g})"
+        if to_target.low is None or to_target.high is None:
+            return f"{to_target.seconds:.3g}"
+        return f"{to_target.seconds:.3g} ({to_target.low:.3g} to {to_target.high:.3g})"
 
     def _number(self, cell: EvaluatedCell, name: str, form: object, base: str = "") -> str:
         found = self.estimate(name, cell)
@@ -191,10 +191,10 @@ class EvaluationSummary:
     def _share(self, cell: EvaluatedCell) -> str:
         """Return the share of a step that distribution costs. Its interval is one of percents, so it is no ±."""
         text = self._number(cell, "communication_share", "{:.0%}".format)
-        found = self.estimate("communication_share", cell)
-        if found is None or found.value is None or found.low is None or found.high is None or cell.is_reference:
+        share = self.estimate("communication_share", cell)
+        if share is None or share.value is None or share.low is None or share.high is None or cell.is_reference:
             return text
-        return f"{found.value:.0%} ({found.low:.0%} to {found.high:.0%})"
+        return f"{share.value:.0%} ({share.low:.0%} to {share.high:.0%})"
 
     def _bytes(self, cell: EvaluatedCell) -> str:
         launches = self.launches(cell)
@@ -282,12 +282,12 @@ _BLOCKS = (
 def tables(summary: EvaluationSummary) -> list[Table]:
     """Return the tables of the page, in reading order."""
     titles = _titles(summary)
-    found = [Table("Cells", (tuple(titles.values()), *(tuple(row.values()) for row in summary.rows)))]
+    result = [Table("Cells", (tuple(titles.values()), *(tuple(row.values()) for row in summary.rows)))]
     if summary.notes:
         notes = [(f"[{place}]", note) for place, note in enumerate(summary.notes, 1)]
-        found.append(Table("Notes", (("", "reason"), *notes)))
-    found += [_batch_table(summary), _settings(summary)]
-    return found
+        result.append(Table("Notes", (("", "reason"), *notes)))
+    result += [_batch_table(summary), _settings(summary)]
+    return result
 
 
 def _cells(row: Mapping[str, str], names: Sequence[str]) -> tuple[str, ...]:
@@ -354,18 +354,18 @@ def title_of(evaluation: Evaluation) -> str:
 
 def warnings_of(summary: EvaluationSummary) -> list[str]:
     """Return what makes results wrong or less reliable, in words."""
-    found = [
+    warnings = [
         f"{name} is WRONG: {summary.evaluation.verdicts[name].headline}. Its speed has no meaning."
         for name in summary.wrong
     ]
     if not summary.evaluation.complete:
-        found.append("The evaluation is not complete: run the same command again to continue.")
+        warnings.append("The evaluation is not complete: run the same command again to continue.")
     shared = [cell.variant for cell in summary.evaluation.cells if _shares_cores(summary, cell)]
     if shared:
-        found.append(
+        warnings.append(
             f"{', '.join(shared)}: there are fewer cores than replicas, so the speed says nothing about scaling."
         )
-    return [*found, *summary.evaluation.notes]
+    return [*warnings, *summary.evaluation.notes]
 
 
 def _shares_cores(summary: EvaluationSummary, cell: EvaluatedCell) -> bool:

@@ -183,13 +183,13 @@ def parse_link(text: str) -> Link:
 
     :raises ValueError: if the text has another form.
     """
-    found = _STATED.fullmatch(text)
-    if found is None or float(found[1]) <= 0:
+    match = _STATED.fullmatch(text)
+    if match is None or float(match[1]) <= 0:
         raise ValueError(
             f"{text!r} must be a bandwidth such as 25Gbit/s or 1.1GB/s, with a latency or not: 25Gbit/s,80us"
         )
-    latency = float(found[3]) * (1e-3 if found[4] == "ms" else 1e-6) if found[3] else None
-    return Link("", float(found[1]) * _UNITS[found[2]], latency or None, Origin.STATED)
+    latency = float(match[3]) * (1e-3 if match[4] == "ms" else 1e-6) if match[3] else None
+    return Link("", float(match[1]) * _UNITS[match[2]], latency or None, Origin.STATED)
 
 
 def named_link(text: str) -> Link:
@@ -197,10 +197,10 @@ def named_link(text: str) -> Link:
 
     A text without a number, or with ``about`` before it, gives a link whose bandwidth is unknown.
     """
-    found = _SPEED.search(text)
-    if found is None or float(found[1]) <= 0 or re.search(r"(?i)about\s*$", text[: found.start()]):
+    match = _SPEED.search(text)
+    if match is None or float(match[1]) <= 0 or re.search(r"(?i)about\s*$", text[: match.start()]):
         return Link(text.strip())
-    return Link(text.strip(), float(found[1]) * _UNITS[found[2]], origin=Origin.STATED)
+    return Link(text.strip(), float(match[1]) * _UNITS[match[2]], origin=Origin.STATED)
 
 
 def efficiencies(observations: Sequence[Observation]) -> list[tuple[Observation, float]]:
@@ -208,7 +208,7 @@ def efficiencies(observations: Sequence[Observation]) -> list[tuple[Observation,
 
     :formula: (throughput_N / N) / (throughput_1 / 1), for equal batches of a replica and equal accumulation
     """
-    found = []
+    measured = []
     for one in observations:
         same = [
             other
@@ -220,5 +220,5 @@ def efficiencies(observations: Sequence[Observation]) -> list[tuple[Observation,
         if same:
             base = min(same, key=lambda other: other.size.replicas)
             per_replica = one.throughput / one.size.replicas
-            found.append((one, per_replica / (base.throughput / base.size.replicas)))
-    return found
+            measured.append((one, per_replica / (base.throughput / base.size.replicas)))
+    return measured

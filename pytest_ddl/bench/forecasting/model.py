@@ -127,21 +127,21 @@ def terms(evidence: ForecastEvidence, draws: PosteriorDraws, size: Size) -> dict
         ),
         start=zero,
     )
-    found = {
+    seconds = {
         "compute": size.accumulation * compute,
         "fixed": size.accumulation * draws.fixed,
         "stragglers": size.accumulation * micro * waits,
         "crossing": size.accumulation * micro * lost,
     }
     if evidence.servers is not None:
-        busy = sum(found.values(), start=zero)
+        busy = sum(seconds.values(), start=zero)
         capacity = 2 * size.replicas / max(1, evidence.servers) * draws.between
-        return {**found, "within": zero, "between": np.maximum(0.0, capacity - busy), "latency": latency}
+        return {**seconds, "within": zero, "between": np.maximum(0.0, capacity - busy), "latency": latency}
     communication = within + across + latency
     backward = PRIORS.backward * micro * (1 + waits + lost)
     exposed = (backward**draws.overlap + communication**draws.overlap) ** (1 / draws.overlap) - backward
     visible = exposed / np.where(communication > 0, communication, 1.0)
-    return {**found, "within": within * visible, "between": across * visible, "latency": latency * visible}
+    return {**seconds, "within": within * visible, "between": across * visible, "latency": latency * visible}
 
 
 def _ring(count: int) -> float:
@@ -190,9 +190,9 @@ def fit(evidence: ForecastEvidence) -> Fitted:
     stats = statistics_package("scipy.stats")
     standard = stats.norm.ppf(np.clip(sobol.random(DRAWS), 1e-9, 1 - 1e-9))
     prior = stats.multivariate_normal(np.zeros(PARAMETERS), np.eye(PARAMETERS))
-    found = _weigh(evidence, standard, np.zeros(DRAWS), 1.0)
-    if found.effective >= ENOUGH:
-        return found
+    fitted = _weigh(evidence, standard, np.zeros(DRAWS), 1.0)
+    if fitted.effective >= ENOUGH:
+        return fitted
     points, correction = standard, np.zeros(DRAWS)
     for temperature in ROUNDS:
         near = _weigh(evidence, points, correction, temperature).weights

@@ -72,5 +72,5 @@ UNKNOWN_MICRO = 0.2
 
 def speed_of(kind: str, table: dict[str, float]) -> float | None:
     """Return the bandwidth of the longest kind of the table with which the name of a link begins."""
-    found = [name for name in table if kind.lower().startswith(name.lower())]
-    return table[max(found, key=len)] if found else None
+    names = [name for name in table if kind.lower().startswith(name.lower())]
+    return table[max(names, key=len)] if names else None

@@ -50,7 +50,7 @@ def read_series(path: Path) -> list[PublishedSeries]:
                 rows.setdefault(row["series"], []).append((reader.line_num, row))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
-    return [found for name, group in rows.items() if (found := _series(path, name, group)) is not None]
+    return [series for name, group in rows.items() if (series := _series(path, name, group)) is not None]
 
 
 def _series(path: Path, name: str, rows: Iterable[tuple[int, Mapping[str, str]]]) -> PublishedSeries | None:
@@ -129,6 +129,6 @@ def _whole(row: Mapping[str, str], column: str) -> int | None:
 
 
 def _within(text: str) -> Link:
-    found = named_link(text)
-    kind = speed_of(found.kind, WITHIN)
-    return found if found.bytes_per_second is not None or kind is None else Link(found.kind, origin=Origin.ASSUMED)
+    link = named_link(text)
+    kind = speed_of(link.kind, WITHIN)
+    return link if link.bytes_per_second is not None or kind is None else Link(link.kind, origin=Origin.ASSUMED)

@@ -50,12 +50,12 @@ class Scored(JsonRecord):
 def compare(program: str, points: Sequence[ForecastPoint], measured: Iterable[Observation]) -> list[Scored]:
     """Return each measurement for which there is a forecast or a refusal, beside it."""
     by_size = {point.size: point for point in points}
-    found = []
+    scored = []
     for one in measured:
         point = by_size.get(one.size)
         if point is not None:
-            found.append(Scored(program, one.size, one.seconds, point.seconds, point.low, point.high, point.refused))
-    return found
+            scored.append(Scored(program, one.size, one.seconds, point.seconds, point.low, point.high, point.refused))
+    return scored
 
 
 @dataclass(frozen=True)

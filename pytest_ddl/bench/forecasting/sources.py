@@ -138,13 +138,13 @@ def _jitter(launches: Sequence[Launch]) -> float | None:
 
     The mean of m independent steps has a spread that is smaller by the root of m.
     """
-    found = []
+    spreads = []
     for one in launches:
         blocks = one.step_seconds
         if len(blocks) >= FEWEST_BLOCKS:
             spread = statistics.stdev(blocks) / statistics.fmean(blocks)
-            found.append(spread * math.sqrt(one.steps_per_block))
-    return statistics.median(found) if found else None
+            spreads.append(spread * math.sqrt(one.steps_per_block))
+    return statistics.median(spreads) if spreads else None
 
 
 def _refuse_other_batches(launches: Sequence[Launch]) -> None:
@@ -226,12 +226,12 @@ def measured_program(
     """
     common: dict[str, Any] = {"launches": launches, "device": device, "timeout": timeout, "pin": device != "gpu"}
     tell(f"measuring one device and {strategy}, {batch} examples on each replica …")
-    found = [measure(train, ["one_device", strategy], batch_per_replica=batch, **common)]
-    if strategy in found[0].skipped:
-        raise ValueError(f"{strategy} cannot run here: {found[0].skipped[strategy]}")
-    _refuse_other_batches(found[0].launches)
+    matrices = [measure(train, ["one_device", strategy], batch_per_replica=batch, **common)]
+    if strategy in matrices[0].skipped:
+        raise ValueError(f"{strategy} cannot run here: {matrices[0].skipped[strategy]}")
+    _refuse_other_batches(matrices[0].launches)
     for divisor in SMALLER:
         if batch % divisor == 0:
             tell(f"measuring one device, {batch // divisor} examples …")
-            found.append(measure(train, ["one_device"], batch_per_replica=batch // divisor, **common))
-    return found
+            matrices.append(measure(train, ["one_device"], batch_per_replica=batch // divisor, **common))
+    return matrices

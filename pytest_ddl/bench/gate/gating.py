@@ -131,7 +131,7 @@ def _variants(plan: GatePlan) -> dict[str, tuple[int, int, str]]:
     from pytest_ddl.items.selection import DdlMark
 
     harness = process_harness()
-    found = {}
+    variants = {}
     try:
         for text in plan.strategies:
             with usage_errors(f"--strategy={text!r}: "):
@@ -141,11 +141,11 @@ def _variants(plan: GatePlan) -> dict[str, tuple[int, int, str]]:
                 pinned = plan.bench.pin and not reason
                 cores = cores_per_replica(harness, spec) if pinned else 0
             unavailable = f"{spec} cannot run on this machine: {reason}" if reason else ""
-            found[str(spec)] = (len(definition.topology(spec).ranks), cores, unavailable)
+            variants[str(spec)] = (len(definition.topology(spec).ranks), cores, unavailable)
     finally:
         # The harness may have started a process to look for GPUs, which would now stay idle and hold memory.
         harness.close()
-    return found
+    return variants
 
 
 def _notes(repository: Repository, base: Version, head: Version, plan: GatePlan) -> Iterator[str]:

@@ -84,8 +84,8 @@ def is_same_environment(one: str, other: str) -> bool:
     """
     if one == other:
         return True
-    found = _environment(one)
-    return found is not None and found == _environment(other)
+    environment = _environment(one)
+    return environment is not None and environment == _environment(other)
 
 
 def _environment(python: str) -> str | None:

@@ -77,21 +77,21 @@ class CellResult:
     @property
     def row(self) -> tuple[str, ...]:
         """Line of the printed table: name, verdict, ratio of step times with bounds, throughput, launches, spread."""
-        found = self.decision
+        decision = self.decision
         launches = str(len(self.launches)) + (f" ({self.set_aside} set aside)" if self.set_aside else "")
-        if found is None or math.isnan(found.ratio):
+        if decision is None or math.isnan(decision.ratio):
             timed = [] if self.counters_only else [one.log_ratio for one in self.launches]
             time = f"{percent(statistics.fmean(timed))} (no bounds)" if timed else "not measured"
             return (self.name, self.verdict.value.upper(), time, "", launches, "")
-        ratio, low, high = (percent(math.log(value)) for value in (found.ratio, found.lower, found.upper))
-        throughput = percent(-math.log(found.ratio))
+        ratio, low, high = (percent(math.log(value)) for value in (decision.ratio, decision.lower, decision.upper))
+        throughput = percent(-math.log(decision.ratio))
         return (
             self.name,
             self.verdict.value.upper(),
             f"{ratio} ({low} to {high})",
             throughput,
             launches,
-            f"{found.sd * 100:.2f} %",
+            f"{decision.sd * 100:.2f} %",
         )
 
     @property
@@ -146,11 +146,11 @@ class GateResult:
     @property
     def verdict(self) -> Verdict:
         """Worst verdict of the cells; ``improvement`` if a cell is better and none is worse."""
-        found = {cell.verdict for cell in self.cells}
+        verdicts = {cell.verdict for cell in self.cells}
         for verdict in _WORST_FIRST:
-            if verdict in found:
+            if verdict in verdicts:
                 return verdict
-        return Verdict.IMPROVEMENT if Verdict.IMPROVEMENT in found else Verdict.PASS
+        return Verdict.IMPROVEMENT if Verdict.IMPROVEMENT in verdicts else Verdict.PASS
 
     @property
     def exit_status(self) -> int:

@@ -110,7 +110,7 @@ def _launch(order: SideOrder) -> dict[str, Any]:
         tuple(Path(path) for path in order.paths),
         Path(order.checkout),
     )
-    found = launch(
+    launched = launch(
         harness,
         train,
         harness.registry.parse_variant(order.strategy),
@@ -120,7 +120,7 @@ def _launch(order: SideOrder) -> dict[str, Any]:
         rotation=order.rotation,
         canary=order.canary,
     )
-    return found.as_json()
+    return launched.as_json()
 
 
 def _error_text(error: Exception) -> str:

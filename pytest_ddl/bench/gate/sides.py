@@ -165,8 +165,8 @@ class Running:
     def read_report(self) -> dict[str, Any] | None:
         """Return the report of this launch, or ``None`` if there is none yet."""
         with contextlib.suppress(OSError, json.JSONDecodeError):
-            found: dict[str, Any] = json.loads(self._report.read_text(encoding="utf-8"))
-            return found
+            report: dict[str, Any] = json.loads(self._report.read_text(encoding="utf-8"))
+            return report
         return None
 
     @property

@@ -276,8 +276,8 @@ def _measures_itself(instrument: str, roots: Sequence[Path]) -> tuple[bool, list
 def _protocol(root: Path) -> int | None:
     """Return the gate protocol of a version's own pytest-ddl, or ``None`` if it has none."""
     file = root / "pytest_ddl" / "bench" / "gate" / "side.py"
-    found = re.search(r"^PROTOCOL = (\d+)$", file.read_text(encoding="utf-8"), re.MULTILINE) if file.is_file() else None
-    return int(found[1]) if found else None
+    match = re.search(r"^PROTOCOL = (\d+)$", file.read_text(encoding="utf-8"), re.MULTILINE) if file.is_file() else None
+    return int(match[1]) if match else None
 
 
 def _paths(root: Path, given: Sequence[str], prefix: str) -> tuple[Path, ...]:

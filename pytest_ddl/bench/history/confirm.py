@@ -116,9 +116,9 @@ def at_most(reruns: int, rerun: Callable[_Given, _Found]) -> Callable[_Given, _F
         nonlocal done
         if done >= reruns:
             raise NotRerunError(f"left for the next call: {reruns} were re-run (--max-reruns)")
-        found = rerun(*given, **named)
+        benchmark = rerun(*given, **named)
         done += 1
-        return found
+        return benchmark
 
     return limited
 

@@ -135,7 +135,7 @@ def changes(series: Series, margin: float = MARGIN) -> list[Change]:
     sigma = max(noise(logs), NOISE_FLOOR)
     logs = _without_outliers(logs, sigma)
     edges = [0, *_edges([value / sigma for value in logs])]
-    found = []
+    detected = []
     for left, middle, right in zip(edges, edges[1:], edges[2:], strict=False):
         old, new = statistics.fmean(logs[left:middle]), statistics.fmean(logs[middle:right])
         if abs(new - old) < math.log1p(margin):
@@ -147,7 +147,7 @@ def changes(series: Series, margin: float = MARGIN) -> list[Change]:
         final = statistics.fmean(logs[edges[-2] :])
         spread = 1.96 * sigma * math.sqrt(1 / (middle - left) + 1 / (right - middle))
         error = 1.96 * sigma * math.sqrt(1 / (middle - left) + 1 / (len(logs) - edges[-2]))
-        found.append(
+        detected.append(
             Change(
                 series,
                 "step",
@@ -162,7 +162,7 @@ def changes(series: Series, margin: float = MARGIN) -> list[Change]:
             )
         )
     slow = _creep(series, logs, sigma, margin)
-    return [*found, slow] if slow else found
+    return [*detected, slow] if slow else detected
 
 
 def _stands(change: float, left: float, margin: float, error: float) -> bool:
@@ -208,8 +208,8 @@ def _edges(scaled: Sequence[float]) -> list[int]:
     # At least two points, because a single one is an outlier until another commit agrees with it. The linear kernel
     # is used because its cost, the sum of squares, is computed in compiled code.
     algorithm: Any = ruptures.KernelCPD(kernel="linear", min_size=2)
-    found = algorithm.fit(np.asarray(scaled).reshape(-1, 1)).predict(pen=PENALTY * math.log(len(scaled)))
-    return [int(edge) for edge in found]
+    ends = algorithm.fit(np.asarray(scaled).reshape(-1, 1)).predict(pen=PENALTY * math.log(len(scaled)))
+    return [int(edge) for edge in ends]
 
 
 def _place(values: Sequence[float]) -> tuple[int, int]:
@@ -239,7 +239,7 @@ def _place(values: Sequence[float]) -> tuple[int, int]:
 
 
 def _exact(series: Series) -> list[Change]:
-    found = []
+    exact = []
     by_chance = leaf(series.benchmark) in BY_CHANCE
     levels = [min(point.value, 1.0) if by_chance else point.value for point in series.points]
     for (before, old), (after, new) in itertools.pairwise(zip(series.points, levels, strict=True)):
@@ -247,7 +247,7 @@ def _exact(series: Series) -> list[Change]:
             continue
         worse = _is_worse(series, new - old)
         standing = _is_worse(series, levels[-1] - old) if worse else levels[-1] == new
-        found.append(
+        exact.append(
             Change(
                 series,
                 "step",
@@ -262,7 +262,7 @@ def _exact(series: Series) -> list[Change]:
                 ChangeVerdict("exact", "counted: the same in every run"),
             )
         )
-    return found
+    return exact
 
 
 def _creep(series: Series, logs: Sequence[float], sigma: float, margin: float) -> Change | None:

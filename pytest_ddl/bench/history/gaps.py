@@ -55,7 +55,7 @@ def removed(unknown: Mapping[str, Sequence[HistoryPoint]], series: Sequence[Seri
         if points:
             commits = tuple(sorted({point.commit for point in points}))
             renamed[name.rpartition(".")[0], commits].append(name)
-    found = []
+    problems = []
     for (suite, commits), names in renamed.items():
         message = (
             f"{_named(names)}: results of {len(commits)} commits ({_span(commits)}) are of benchmarks that "
@@ -63,7 +63,7 @@ def removed(unknown: Mapping[str, Sequence[HistoryPoint]], series: Sequence[Seri
             'without a message. If they were renamed, set `benchmark_name = "…"` to the old name. If they were '
             "removed, accept this gap by its id"
         )
-        found.append(HistoryProblem("removed", message, suite, ", ".join((_span(commits), *names))))
+        problems.append(HistoryProblem("removed", message, suite, ", ".join((_span(commits), *names))))
     former: dict[str, list[Series]] = defaultdict(list)
     for one in series:
         if one.points and not one.is_current:
@@ -78,8 +78,8 @@ def removed(unknown: Mapping[str, Sequence[HistoryPoint]], series: Sequence[Seri
             f"exist: {_some(names[0] + text for text in parameters)} ({_span(commits)}). asv drops these results "
             "without a message. If they were removed on purpose, accept this gap by its id"
         )
-        found.append(HistoryProblem("removed", message, ", ".join(names), ", ".join(parameters)))
-    return found
+        problems.append(HistoryProblem("removed", message, ", ".join(names), ", ".join(parameters)))
+    return problems
 
 
 def cut(series: Sequence[Series]) -> list[HistoryProblem]:
@@ -95,7 +95,7 @@ def cut(series: Sequence[Series]) -> list[HistoryProblem]:
         versions = ", ".join(sorted({str(point.version)[:12] for point in dropped}))
         commits = tuple(sorted({point.commit for point in dropped}))
         alike[commits, versions, str(several[0].benchmark.version)[:12], left].append(name)
-    found = []
+    problems = []
     for (commits, versions, now, left), names in sorted(alike.items(), key=lambda item: item[1]):
         message = (
             f"the history of {_named(names)} is cut: results of {len(commits)} commits ({_span(commits)}) are of "
@@ -103,8 +103,8 @@ def cut(series: Sequence[Series]) -> list[HistoryProblem]:
             f"{left} commits are left. If the benchmark still measures the same, set the older version "
             '(`track_….version = "…"`) and run asv again. Otherwise, accept the cut by its id'
         )
-        found.append(HistoryProblem("cut", message, ", ".join(names), f"{versions} -> {now}"))
-    return found
+        problems.append(HistoryProblem("cut", message, ", ".join(names), f"{versions} -> {now}"))
+    return problems
 
 
 def failed_last(series: Sequence[Series], measured: Measured) -> list[HistoryProblem]:
@@ -113,7 +113,7 @@ def failed_last(series: Sequence[Series], measured: Measured) -> list[HistoryPro
     for one in series:
         if max(measured[one.machine, one.environment]) in one.failed:
             failed[one.machine, one.environment].append(one)
-    found = []
+    problems = []
     for place, several in sorted(failed.items()):
         newest, names = max(measured[place]), sorted({one.benchmark.name for one in several})
         message = (
@@ -121,8 +121,8 @@ def failed_last(series: Sequence[Series], measured: Measured) -> list[HistoryPro
             f"{'combination' if len(several) == 1 else 'combinations'}, such as {several[0].label}), so it has no "
             "result there; `asv run --show-stderr` shows the reason"
         )
-        found.append(HistoryProblem("failed", message, " ".join(place), ", ".join((newest.hash, *names))))
-    return found
+        problems.append(HistoryProblem("failed", message, " ".join(place), ", ".join((newest.hash, *names))))
+    return problems
 
 
 def gone(series: Sequence[Series], measured: Measured) -> list[HistoryProblem]:
@@ -140,7 +140,7 @@ def gone(series: Sequence[Series], measured: Measured) -> list[HistoryProblem]:
             last = one.points[-1].commit
             since = min(commit for commit in commits if commit > last)
             ended[one.machine, one.environment, last, since, newest in one.skipped].append(one)
-    found = []
+    problems = []
     for (machine, environment, last, since, skipped), several in sorted(ended.items()):
         names = sorted(one.label for one in several)
         state = (
@@ -153,8 +153,8 @@ def gone(series: Sequence[Series], measured: Measured) -> list[HistoryProblem]:
             f"{len(several)} series on {machine} ({environment}) are gone since {since.short}; {last.short} was the "
             f"last commit with results of {_some(names)}: {state}. If this is intended, accept it by its id"
         )
-        found.append(HistoryProblem("gone", message, f"{machine} {environment}", ", ".join((last.hash, *names))))
-    return found
+        problems.append(HistoryProblem("gone", message, f"{machine} {environment}", ", ".join((last.hash, *names))))
+    return problems
 
 
 def behind(measured: Measured) -> list[HistoryProblem]:
@@ -163,7 +163,7 @@ def behind(measured: Measured) -> list[HistoryProblem]:
     for (machine, _), commits in measured.items():
         by_machine[machine] |= commits
     everything = set().union(*by_machine.values())
-    found = []
+    problems = []
     for machine, commits in sorted(by_machine.items()):
         later = [commit for commit in everything if commit > max(commits)]
         if later:
@@ -171,8 +171,8 @@ def behind(measured: Measured) -> list[HistoryProblem]:
                 f"{machine} has no results after {max(commits).short}, but another machine has results up to "
                 f"{max(later).short}: later commits were not measured on {machine}"
             )
-            found.append(HistoryProblem("behind", message, machine, max(commits).hash))
-    return found
+            problems.append(HistoryProblem("behind", message, machine, max(commits).hash))
+    return problems
 
 
 def split(series: Sequence[Series]) -> list[HistoryProblem]:
@@ -180,7 +180,7 @@ def split(series: Sequence[Series]) -> list[HistoryProblem]:
     seen: dict[str, dict[str, set[Commit]]] = defaultdict(lambda: defaultdict(set))
     for one in series:
         seen[one.machine][one.environment] |= {point.commit for point in one.points}
-    found = []
+    problems = []
     for machine, environments in sorted(seen.items()):
         ordered = sorted((commits, name) for name, commits in environments.items() if commits)
         for (before, old), (after, new) in itertools.pairwise(sorted(ordered, key=lambda item: min(item[0]))):
@@ -189,5 +189,5 @@ def split(series: Sequence[Series]) -> list[HistoryProblem]:
                     f"on {machine}, results continue from {min(after).short} under another environment: {old}, then "
                     f"{new}. They are separate series. Keep the interpreter of an existing environment at one path"
                 )
-                found.append(HistoryProblem("split", message, machine, f"{old} -> {new}"))
-    return found
+                problems.append(HistoryProblem("split", message, machine, f"{old} -> {new}"))
+    return problems

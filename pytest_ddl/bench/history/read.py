@@ -65,7 +65,7 @@ def read_benchmarks(results: Path, problems: list[HistoryProblem]) -> dict[str, 
     except ValueError as error:
         problems.append(broken(path, str(error)))
         return {}
-    found = {}
+    benchmarks = {}
     for name, entry in data.items():
         if not isinstance(entry, dict):
             continue
@@ -74,7 +74,7 @@ def read_benchmarks(results: Path, problems: list[HistoryProblem]) -> dict[str, 
             why = f"param_names and params of {name} are not lists"
             problems.append(HistoryProblem("broken", f"benchmarks.json: {why}; run asv again", path.name, why))
             names, params = [], None
-        found[name] = Benchmark(
+        benchmarks[name] = Benchmark(
             name,
             "" if entry.get("unit") == "unit" else str(entry.get("unit", "")),
             entry.get("version"),
@@ -82,7 +82,7 @@ def read_benchmarks(results: Path, problems: list[HistoryProblem]) -> dict[str, 
             {key: value for key, value in entry.items() if key not in ("code", "params")},
             None if params is None else tuple(frozenset(plain(str(one)) for one in values) for values in params),
         )
-    return found
+    return benchmarks
 
 
 def result_files(results: Path, problems: list[HistoryProblem]) -> Iterator[ResultFile]:
@@ -110,7 +110,7 @@ def _machines(folders: list[Path], problems: list[HistoryProblem]) -> dict[Path,
             problems.append(broken(folder / "machine.json", str(error)))
             facts[folder] = {}
     said = {folder: str(facts[folder].get("machine", folder.name)) for folder in folders}
-    found = {}
+    machines = {}
     for folder, name in said.items():
         others = [other for other in folders if other != folder and name in (said[other], other.name)]
         if others and name != folder.name:
@@ -122,8 +122,8 @@ def _machines(folders: list[Path], problems: list[HistoryProblem]) -> dict[Path,
         shown = {
             str(key): str(value) for key, value in facts[folder].items() if key not in ("machine", "version") and value
         }
-        found[folder] = AsvMachine(name, shown)
-    return found
+        machines[folder] = AsvMachine(name, shown)
+    return machines
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -238,11 +238,11 @@ def _nothing(what: str, problems: Iterable[HistoryProblem]) -> UsageError:
 
 
 def _of_unknown(cells: Mapping[_Key, _Cell], benchmarks: Mapping[str, Benchmark]) -> dict[str, list[HistoryPoint]]:
-    found: dict[str, list[HistoryPoint]] = defaultdict(list)
+    points: dict[str, list[HistoryPoint]] = defaultdict(list)
     for (_, _, name, _), cell in cells.items():
         if name not in benchmarks:
-            found[name] += cell.points
-    return found
+            points[name] += cell.points
+    return points
 
 
 def _sorted(points: Iterable[HistoryPoint]) -> tuple[HistoryPoint, ...]:

@@ -142,8 +142,8 @@ def _as_json(one: Change) -> dict[str, Any]:
 
 def _place(series: Series) -> tuple[str, ...]:
     """Return the key of series that are measured together: machine, environment, workload and variant."""
-    found = variant(series)
-    return (series.machine, series.environment, whole_workload(series), repr(found or series.parameters))
+    measured = variant(series)
+    return (series.machine, series.environment, whole_workload(series), repr(measured or series.parameters))
 
 
 def _overlap(one: Change, other: Change) -> bool:

@@ -94,17 +94,17 @@ def known_names(path: Path | None = None) -> set[str]:
 
 
 def _functions(targets: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    functions: dict[str, str] = {}
     for text in targets:
         name, equals, function = text.partition("=")
         function, name = (function, name) if equals else (text, "")
         place, colon, last = function.rpartition(":")
         if not (colon and place and last.isidentifier()):
             raise ValueError(f"--target={text!r} must be [WORKLOAD=]MODULE:FUNCTION, as in Cnn=benchmarks.training:cnn")
-        found[name] = function
-    if not found:
+        functions[name] = function
+    if not functions:
         raise ValueError("--confirm needs --target [WORKLOAD=]MODULE:FUNCTION: the training function to run again")
-    return found
+    return functions
 
 
 def _options(options: Sequence[str]) -> dict[str, Any]:

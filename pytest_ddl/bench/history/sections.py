@@ -52,15 +52,15 @@ class View:
 
 def hue(series: Series) -> str:
     """Return the class of a strategy's color."""
-    found = variant(series)
-    if found is None:
+    measured = variant(series)
+    if measured is None:
         return "ink"
-    return HUES.get(found.strategy.partition("[")[0], "orange")
+    return HUES.get(measured.strategy.partition("[")[0], "orange")
 
 
 def series_title(series: Series) -> str:
-    found = variant(series)
-    return str(found) if found else (", ".join(value for _, value in series.parameters) or leaf(series.benchmark))
+    measured = variant(series)
+    return str(measured) if measured else (", ".join(value for _, value in series.parameters) or leaf(series.benchmark))
 
 
 def view_section(view: View, report: HistoryReport) -> str:
@@ -86,9 +86,9 @@ def view_section(view: View, report: HistoryReport) -> str:
 
 
 def series_order(series: Series) -> tuple[str, tuple[int, Variant], str]:
-    found = variant(series)
-    first = 0 if found and found.strategy.startswith("one_device") else 1
-    return (series.benchmark.name, (first, found or Variant("", 0)), series.label)
+    measured = variant(series)
+    first = 0 if measured and measured.strategy.startswith("one_device") else 1
+    return (series.benchmark.name, (first, measured or Variant("", 0)), series.label)
 
 
 def _scaling(series: Sequence[Series]) -> str:

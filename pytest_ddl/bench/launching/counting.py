@@ -39,10 +39,10 @@ def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
     """Count what one steady step does on one replica; the last step of the warm-up represents all steady steps."""
     ran = [(graphs.executed(graph), times, parts) for graph, times, parts in watch.executions.last_step]
     steps = _steps_of_call(ran, watch)
-    found = collectives(ran, watch, steps)
-    reductions = {item: number for item, number in found.items() if item.kind in graphs.REDUCES}
+    counted = collectives(ran, watch, steps)
+    reductions = {item: number for item, number in counted.items() if item.kind in graphs.REDUCES}
     dtypes: Counter[str] = Counter()
-    for item, number in found.items():
+    for item, number in counted.items():
         if item.kind in graphs.REDUCES:
             dtypes[item.dtype] += graphs.bytes_of(item) * number
         if not graphs.bytes_of(item) and item.shape != (0,):
@@ -58,7 +58,7 @@ def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
     variables = watch.variables()
     trainable = [item for item in variables if item.record.kind is VariableKind.TRAINABLE]
     return Counters(
-        collectives=dict(_by_kind(found)),
+        collectives=dict(_by_kind(counted)),
         reduced_bytes=dtypes.total(),
         packs=sum(number for item, number in reductions.items() if len(item.parts) > 1),
         unpacked=sum(number for item, number in reductions.items() if len(item.parts) <= 1),
@@ -78,7 +78,7 @@ def counters_of(watch: Stopwatch, context: RankContext) -> Counters:
         uncounted=tuple(_uncounted(ran, watch, context)),
         conditional=conditional,
         gathered_bytes=sum(
-            graphs.bytes_of(item) * number for item, number in found.items() if item.kind not in graphs.REDUCES
+            graphs.bytes_of(item) * number for item, number in counted.items() if item.kind not in graphs.REDUCES
         ),
         of_steps=_of_steps(watch, context, steps),
     )
@@ -94,15 +94,15 @@ def _of_steps(watch: Stopwatch, context: RankContext, steps: int) -> dict[str, t
         return {}
     # Most steps run the same graphs.
     known: dict[frozenset[tuple[int, int]], Counter[str]] = {}
-    found: list[Counter[str]] = []
+    counts: list[Counter[str]] = []
     for step, is_eager in executions.counted:
         key = frozenset(step.items())
         if key not in known:
             ran = [(graphs.executed(graph), times, parts) for graph, times, parts in executions.content(step)]
             known[key] = of_step(ran, steps)
-        found.append(known[key] + Counter(eager=int(is_eager)))
-    names = dict.fromkeys(("eager", *(name for one in found for name in one)))
-    return {name: tuple(one[name] for one in found) for name in names}
+        counts.append(known[key] + Counter(eager=int(is_eager)))
+    names = dict.fromkeys(("eager", *(name for one in counts for name in one)))
+    return {name: tuple(one[name] for one in counts) for name in names}
 
 
 def of_step(ran: Ran, steps: int = 1) -> Counter[str]:
@@ -141,14 +141,14 @@ def collectives(ran: Ran, watch: Stopwatch, steps: int) -> Counter[CollectiveRec
 
     :param steps: number of steps that the graphs hold, one after the other or in a loop.
     """
-    found: Counter[CollectiveRecord] = Counter()
+    executed: Counter[CollectiveRecord] = Counter()
     for one, times, parts in ran:
         of_graph = Counter(one.collectives) or Counter(_inserted(parts))
-        found.update({item: number * times for item, number in of_graph.items()})
-    if any(number % steps for number in found.values()):
+        executed.update({item: number * times for item, number in of_graph.items()})
+    if any(number % steps for number in executed.values()):
         watch.remark(f"collectives are those of {steps} steps: their number is not divisible by steps_per_execution")
-        return found
-    return Counter({item: number // steps for item, number in found.items()})
+        return executed
+    return Counter({item: number // steps for item, number in executed.items()})
 
 
 def _by_kind(found: Mapping[CollectiveRecord, int]) -> Counter[str]:
@@ -220,11 +220,11 @@ def _copies(ran: Ran, watch: Stopwatch, context: RankContext) -> dict[str, int] 
     if not watch.executions.is_possible or not any(parts for _one, _times, parts in ran):
         watch.remark("copies were not counted: no step reported the graphs of its devices")
         return None
-    found: Counter[str] = Counter()
+    copied: Counter[str] = Counter()
     for _one, times, parts in ran:
         for direction, number in copies_of(parts).items():
-            found[direction] += number * times
-    return dict(found)
+            copied[direction] += number * times
+    return dict(copied)
 
 
 def copies_of(partitions: Iterable[Any]) -> Counter[str]:
@@ -323,7 +323,7 @@ def misplaced(strategy: Any, watched: Iterable[Watched]) -> tuple[str, ...]:
     allowed = {_canonical(device) for device in extended.parameter_devices}
     on_servers = uses_coordinator(strategy)
     on_cpus = all(device.startswith("CPU:") for device in replicas)
-    found = []
+    names = []
     for item in watched:
         variable = item.variable
         if variable is None or not (on_cpus or "float" in item.record.dtype):
@@ -337,8 +337,8 @@ def misplaced(strategy: Any, watched: Iterable[Watched]) -> tuple[str, ...]:
             if shared and not values.is_distributed(variable):
                 wrong = wrong or devices
         if wrong:
-            found.append(f"{item.record.name}: {', '.join(_short(device) for device in wrong)}")
-    return tuple(found)
+            names.append(f"{item.record.name}: {', '.join(_short(device) for device in wrong)}")
+    return tuple(names)
 
 
 def _devices(strategy: Any, variable: Any) -> list[str]:

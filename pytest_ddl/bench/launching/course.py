@@ -143,8 +143,8 @@ class CourseToTarget(CourseRecorder):
 
     @property
     def averaged(self) -> float:
-        found = averaged(self.losses, self._length)
-        return math.nan if found is None else found
+        mean = averaged(self.losses, self._length)
+        return math.nan if mean is None else mean
 
     @property
     def reached_limit(self) -> bool:

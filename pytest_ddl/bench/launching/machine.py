@@ -88,11 +88,11 @@ def _cpu() -> str:
 
 def _gpus() -> list[str]:
     """Return the names of NVIDIA GPUs from the driver's files; empty if there is no driver."""
-    found = []
+    gpus = []
     for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         lines = path.read_text(encoding="utf-8").splitlines()
-        found += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:")]
-    return found
+        gpus += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:")]
+    return gpus
 
 
 @dataclass(frozen=True)
@@ -182,17 +182,17 @@ def foreign_gpu_processes(own: Collection[int]) -> tuple[str, ...]:
         pynvml = import_module("pynvml")
     except ImportError:
         return ()
-    found = []
+    processes = []
     with contextlib.suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         try:
             for name, handle in gpu_handles(pynvml, os.environ).items():
                 for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
                     if process.pid not in own:
-                        found.append(f"process {process.pid} on GPU {name}")
+                        processes.append(f"process {process.pid} on GPU {name}")
         finally:
             pynvml.nvmlShutdown()
-    return tuple(found)
+    return tuple(processes)
 
 
 def _busy(proc: Path, cores: Collection[int]) -> float | None:
@@ -244,10 +244,10 @@ def own_devices(kind: str) -> list[str]:
     import tensorflow as tf
 
     own = tf.DeviceSpec.from_string(tf.constant(0).device)
-    found = [tf.DeviceSpec.from_string(device.name) for device in tf.config.list_logical_devices(kind)]
+    specs = [tf.DeviceSpec.from_string(device.name) for device in tf.config.list_logical_devices(kind)]
     return [
         f"{device.device_type}:{device.device_index}"
-        for device in found
+        for device in specs
         # Without a cluster, the names have no job.
         if device.job is None or (device.job, device.task) == (own.job, own.task)
     ]

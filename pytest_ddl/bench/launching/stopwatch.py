@@ -107,8 +107,8 @@ class Stopwatch(StepListener):
         return min(self._largest("unrolled_steps_per_execution"), self.steps_per_call)
 
     def _largest(self, setting: str) -> int:
-        found = (getattr(model, setting, 1) for model in self._watcher.models)
-        return max((number for number in found if isinstance(number, int)), default=1)
+        numbers = (getattr(model, setting, 1) for model in self._watcher.models)
+        return max((number for number in numbers if isinstance(number, int)), default=1)
 
     @property
     def traces(self) -> int:
@@ -218,8 +218,8 @@ class Stopwatch(StepListener):
         return next((found for found in rows if max(found) * self._context.num_ranks == declared), rows[0])
 
     def _local(self, value: Any) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = tuple(self._context.strategy.experimental_local_results(value))
-        return found
+        values: tuple[Any, ...] = tuple(self._context.strategy.experimental_local_results(value))
+        return values
 
     def end_step(
         self, loss: Any = None, shown: Mapping[str, Any] | None = None, traces: int | None = None, left: int = 0

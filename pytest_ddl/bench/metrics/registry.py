@@ -162,11 +162,11 @@ def metric(
 
 
 def _field(name: str, document: str, key: str) -> str:
-    found = re.search(rf"^:{name}: (.+(?:\n +.+)*)", document, re.MULTILINE)
+    match = re.search(rf"^:{name}: (.+(?:\n +.+)*)", document, re.MULTILINE)
     # Python removes all docstrings with -OO.
-    if found is None and sys.flags.optimize < 2:
+    if match is None and sys.flags.optimize < 2:
         raise ValueError(f"metric {key!r}: add a line ':{name}: …' to the docstring of its function")
-    return " ".join(found[1].split()) if found else ""
+    return " ".join(match[1].split()) if match else ""
 
 
 def metric_named(name: str) -> Metric:

@@ -135,16 +135,16 @@ def usl_of(matrix: Launches, strategy: str = "mirrored", *, level: float = LEVEL
 
     :raises NoNumberError: for fewer than 6 sizes, or if a throughput is not known.
     """
-    found: dict[int, float] = {}
+    throughputs: dict[int, float] = {}
     for variant in matrix.variants:
         name, replicas = variant.split("[")[0], matrix.of(variant)[0].replicas
-        if name != strategy and not (name == "one_device" and replicas not in found):
+        if name != strategy and not (name == "one_device" and replicas not in throughputs):
             continue
         mean = estimate("throughput", matrix, variant)
         if mean.value is None:
             raise NoNumberError(mean.note)
-        found[replicas] = mean.value
-    return fit_usl(list(found), list(found.values()), level=level)
+        throughputs[replicas] = mean.value
+    return fit_usl(list(throughputs), list(throughputs.values()), level=level)
 
 
 def _law(n: Any, one: float, contention: float, coherency: float) -> Any:

@@ -83,7 +83,7 @@ class InstalledModules:
         was replaced, unless the module itself assigns the name.
         """
         packages = {name.partition(".")[0] for name in reach.modules if is_package(name)}
-        found = {}
+        packed = {}
         # Another thread may import a module meanwhile.
         for module, spaces in list(self._spaces.items()):
             if module.partition(".")[0] not in packages:
@@ -95,8 +95,8 @@ class InstalledModules:
                         continue  # the package made this value at first use, and a rank makes its own
                     needed = name in reach.names or is_code(old)
                     memo = MISSING if new is MISSING else Remembered(new, None)
-                    found[module, space.prefix + name] = memo, needed and not stored
-        return found
+                    packed[module, space.prefix + name] = memo, needed and not stored
+        return packed
 
     def refused(self, reach: Reach) -> str | None:
         """Return the full name of a replaced attribute of Python or a framework that a call uses, or ``None``."""

@@ -76,15 +76,15 @@ class Libraries:
 
     def changes(self) -> dict[str, Any]:
         """Return the present values of attributes that were replaced, by full name."""
-        found = {}
+        changed = {}
         for owner in self._owners:
             if owner.version.value == owner.unchanged:
                 continue
             for name, value in owner.changes():
                 key = f"{owner.name}.{name}"
                 if self._known.get(key, owner) is not value:
-                    found[key] = value
-        return found
+                    changed[key] = value
+        return changed
 
     def expect(self, key: str, value: Any) -> Any:
         """Expect another value of an attribute from now on. Return the value that was expected before.

@@ -45,12 +45,12 @@ class ProcessSetting:
 
 def read_all() -> dict[str, Any]:
     """Return the values of all settings by name. The values can be compared with ``==``."""
-    found: dict[str, Any] = {ENVIRON + name: value for name, value in os.environ.items() if name not in NOT_SHARED}
+    settings: dict[str, Any] = {ENVIRON + name: value for name, value in os.environ.items() if name not in NOT_SHARED}
     for name, setting in _SETTINGS.items():
-        found[name] = setting.read()
+        settings[name] = setting.read()
     for name, setting in _framework_settings():
-        found[name] = setting.read()
-    return found
+        settings[name] = setting.read()
+    return settings
 
 
 def write(name: str, value: Any) -> None:
@@ -100,11 +100,11 @@ def _set_handlers(handlers: Mapping[int, Any]) -> None:
 
 def _loggers() -> dict[str, Any]:
     names = ("", "tensorflow", "absl", "keras")
-    found = {}
+    levels = {}
     for name in names:
         logger = logging.getLogger(name)
-        found[name] = logger.level, logger.disabled, logger.propagate, tuple(logger.handlers), tuple(logger.filters)
-    return {**found, "disable": logging.root.manager.disable}
+        levels[name] = logger.level, logger.disabled, logger.propagate, tuple(logger.handlers), tuple(logger.filters)
+    return {**levels, "disable": logging.root.manager.disable}
 
 
 def _set_loggers(state: Mapping[str, Any]) -> None:

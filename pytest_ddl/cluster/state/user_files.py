@@ -58,13 +58,13 @@ def _packages_in(folder: str) -> frozenset[str]:
 
     The user's own files may be in the same folder. So only what the records of the packages list is installed.
     """
-    found: set[str] = set()
+    packages: set[str] = set()
     for record in Path(folder).glob("*.dist-info/RECORD"):
         try:
-            found.update(line.split(",")[0].partition("/")[0] for line in record.read_text("utf-8").splitlines())
+            packages.update(line.split(",")[0].partition("/")[0] for line in record.read_text("utf-8").splitlines())
         except OSError:
             continue
-    return frozenset(found)
+    return frozenset(packages)
 
 
 @functools.cache
@@ -98,8 +98,8 @@ def _is_generated(module: ModuleType) -> bool:
     if not in_temporary_folder or type(module.__loader__) is not SourceFileLoader:
         return False
     package = sys.modules.get(module.__name__.rpartition(".")[0])
-    found = PathFinder.find_spec(module.__name__, getattr(package, "__path__", None))
-    return found is None or found.origin != module.__file__
+    spec = PathFinder.find_spec(module.__name__, getattr(package, "__path__", None))
+    return spec is None or spec.origin != module.__file__
 
 
 def on_host_of_agent() -> bool:

@@ -43,7 +43,7 @@ class UserModules:
 
     def changes(self) -> dict[str, Remembered]:
         """Return the present values that differ from the expected ones, by ``module:name``."""
-        found: dict[str, Remembered] = {}
+        changed: dict[str, Remembered] = {}
         for module in loaded().values():
             if module.__name__ not in self._expected:
                 # The module was added without an import, so its original state is unknown.
@@ -54,10 +54,10 @@ class UserModules:
             for name, value in present.items():
                 known = expected.get(name)
                 if known is None or (known.content != _generator(value) and not known.holds(value)):
-                    found[f"{module.__name__}:{name}"] = Remembered.of(value)
+                    changed[f"{module.__name__}:{name}"] = Remembered.of(value)
             for name in expected.keys() - present.keys():
-                found[f"{module.__name__}:{name}"] = MISSING
-        return {key: memo for key, memo in found.items() if memo != self._get(key)}
+                changed[f"{module.__name__}:{name}"] = MISSING
+        return {key: memo for key, memo in changed.items() if memo != self._get(key)}
 
     def expect(self, key: str, memo: Remembered) -> Remembered:
         """Expect another value from now on. Return the value that was expected before."""

@@ -75,9 +75,9 @@ class Server:
         elif any(file.startswith(os.path.join(os.path.abspath(entry), "")) for entry in own for file in self.files):
             return f"PYTHONPATH is not {self.path}"
         for folder in given:
-            found = {name.partition(".")[0] for name in _names(folder)}.intersection(self.modules)
-            if found:
-                return f"{folder} in PYTHONPATH has a module {min(found)}"
+            shadowed = {name.partition(".")[0] for name in _names(folder)}.intersection(self.modules)
+            if shadowed:
+                return f"{folder} in PYTHONPATH has a module {min(shadowed)}"
         return None
 
     def _changed(self) -> str | None:

@@ -197,13 +197,13 @@ def imported_files() -> dict[str, list[int]]:
     paths = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
     with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
         paths |= {fields[5].strip() for line in maps if len(fields := line.split(maxsplit=5)) == 6}
-    found = {}
+    stamps = {}
     for path in sorted(paths):
         if os.path.isabs(path):
             with contextlib.suppress(OSError):
                 status = os.stat(path)
-                found[path] = [status.st_ctime_ns, status.st_size]
-    return found
+                stamps[path] = [status.st_ctime_ns, status.st_size]
+    return stamps
 
 
 def versions() -> dict[str, str]:

@@ -93,8 +93,8 @@ def find(key: str) -> Server | None:
 def servers() -> list[Server]:
     """Return the servers of this user that run and are ready, those used last at the end."""
     manifests = sorted(_folder().glob("*.json"), key=lambda path: path.stat().st_mtime)
-    found = [find(path.stem) for path in manifests]
-    return [server for server in found if server is not None and not server.error and _connected(server.key)]
+    known = [find(path.stem) for path in manifests]
+    return [server for server in known if server is not None and not server.error and _connected(server.key)]
 
 
 def use_of(server: Server) -> dict[str, Any] | None:

@@ -57,8 +57,8 @@ class Held:
     def name(self) -> str:
         """Current name of the file in the folder of the run; empty if the program has removed it."""
         own = os.fstat(self.file)
-        found = (one for one in self.folder.rglob("*") if one.is_file() and os.path.samestat(one.stat(), own))
-        return next((str(one.relative_to(self.folder)) for one in found), "")
+        files = (one for one in self.folder.rglob("*") if one.is_file() and os.path.samestat(one.stat(), own))
+        return next((str(one.relative_to(self.folder)) for one in files), "")
 
     def damage(self) -> None:
         """Change the file."""
@@ -85,9 +85,9 @@ def _flip_bit(file: int, trained: Sequence[Array]) -> None:
 def _end_of_a_value(data: bytes, trained: Sequence[Array]) -> int | None:
     """Return the position of the last byte, which has the sign, of a value that is not 0. Large arrays come first."""
     for value in sorted(trained, key=lambda one: -one.nbytes):
-        found = data.find(np.ascontiguousarray(value).tobytes()) if np.any(value) else -1
-        if found >= 0:
-            return found + (int(np.flatnonzero(value)[0]) + 1) * value.itemsize - 1
+        start = data.find(np.ascontiguousarray(value).tobytes()) if np.any(value) else -1
+        if start >= 0:
+            return start + (int(np.flatnonzero(value)[0]) + 1) * value.itemsize - 1
     return None
 
 

@@ -252,7 +252,7 @@ def read(path: Path) -> tuple[Reached, ...]:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError:
         return ()
-    found = []
+    reached = []
     for line in lines:
         if not line.endswith(b"\n"):
             break  # the rank ended while it wrote this line
@@ -261,5 +261,5 @@ def read(path: Path) -> tuple[Reached, ...]:
             facts["state"] = frozenset(facts["state"])
         if "change" in facts:
             facts["change"] = tuple(facts["change"])
-        found.append(Reached(Point.parse(point), at, Fault.parse(struck) if struck else None, **facts))
-    return tuple(found)
+        reached.append(Reached(Point.parse(point), at, Fault.parse(struck) if struck else None, **facts))
+    return tuple(reached)

@@ -59,9 +59,9 @@ class Relay:
             answer = self._process.stdout.readline()
         if not answer:
             raise RuntimeError(f"the relay ended in {words[0]!r}; the output of this rank has the reason")
-        found = json.loads(answer)
-        assert isinstance(found, str | int)
-        return found
+        command = json.loads(answer)
+        assert isinstance(command, str | int)
+        return command
 
 
 _relays: dict[str, Relay] = {}

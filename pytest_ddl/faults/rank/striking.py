@@ -45,13 +45,13 @@ def disturb(fault: Fault) -> int:
 
 def connections_of_host() -> int:
     """Return the number of open TCP connections between this host and others (``/proc/net/tcp``, see proc(5))."""
-    found = 0
+    closed = 0
     for table in ("tcp", "tcp6"):
         path = Path("/proc/net", table)
         for line in path.read_text(encoding="ascii").splitlines()[1:] if path.exists() else ():
             own, other, state = line.split()[1:4]
-            found += state == _ESTABLISHED and own.partition(":")[0] != other.partition(":")[0]
-    return found
+            closed += state == _ESTABLISHED and own.partition(":")[0] != other.partition(":")[0]
+    return closed
 
 
 def _signal(number: signal.Signals) -> Callable[[Fault], None]:

@@ -119,8 +119,8 @@ def _install_filter(libc: ctypes.CDLL) -> int:
     code += [_Instruction(_RETURN, 0, 0, _ALLOW), _Instruction(_RETURN, 0, 0, _NOTIFY)]
     program = _Program(len(code), (_Instruction * len(code))(*code))
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    found = libc.syscall(_SECCOMP[platform.machine()], _SET_MODE_FILTER, _FLAGS, ctypes.byref(program))
-    if found < 0:
+    descriptor = libc.syscall(_SECCOMP[platform.machine()], _SET_MODE_FILTER, _FLAGS, ctypes.byref(program))
+    if descriptor < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"seccomp: {os.strerror(number)} ({errno.errorcode.get(number, number)})")
-    return int(found)
+    return int(descriptor)

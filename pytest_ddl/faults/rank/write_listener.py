@@ -134,10 +134,10 @@ def _paths(thread: int, name: str, arguments: list[int]) -> list[str]:
 
 def _text(thread: int, address: int) -> str:
     """Read a C string from the memory of a thread."""
-    found = _memory(thread, address, _LONGEST - address % _LONGEST)
-    if b"\0" not in found:
-        found += _memory(thread, address + len(found), _LONGEST)
-    return found[: found.index(b"\0")].decode()
+    text = _memory(thread, address, _LONGEST - address % _LONGEST)
+    if b"\0" not in text:
+        text += _memory(thread, address + len(text), _LONGEST)
+    return text[: text.index(b"\0")].decode()
 
 
 def _memory(thread: int, address: int, size: int) -> bytes:

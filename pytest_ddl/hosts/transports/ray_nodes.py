@@ -101,10 +101,10 @@ class Ray:
                     line = self._holder.stdout.readline()
                     break
         if line:
-            found: dict[str, Any] = json.loads(line)
-            if "error" in found:
-                raise TransportError(found["error"])
-            return found
+            nodes: dict[str, Any] = json.loads(line)
+            if "error" in nodes:
+                raise TransportError(nodes["error"])
+            return nodes
         # It would go on trying.
         self._holder.kill()
         where = f"--ddl-launcher=ray: address={self._wanted['address']!r}"

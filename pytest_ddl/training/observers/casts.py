@@ -50,10 +50,10 @@ class Casts(Observer):
         self._running -= 1
 
     def end_run(self) -> Mapping[str, Any]:
-        found: dict[str, Any] = {"casts": dict(self._within), "casts_around": dict(self._around)}
+        facts: dict[str, Any] = {"casts": dict(self._within), "casts_around": dict(self._around)}
         if self._single or self._constants:
-            found["facts"] = RunFacts(single=(self._single, sorted(self._constants)), narrowed=self._narrowed)
-        return found
+            facts["facts"] = RunFacts(single=(self._single, sorted(self._constants)), narrowed=self._narrowed)
+        return facts
 
     def _noting(self, original: Any) -> Any:
         import tensorflow as tf

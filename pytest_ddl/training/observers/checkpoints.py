@@ -65,7 +65,7 @@ class CheckpointObserver(Observer):
 
     def _parts(self, call: saving.Call) -> _Parts:
         parts = {name: self._values(item, call.api) for name, item in _parts_of(call).items()}
-        return {name: found for name, found in parts.items() if found}
+        return {name: part for name, part in parts.items() if part}
 
     def _values(self, item: Any, api: str) -> list[tuple[str, Array]]:
         found = []

@@ -359,8 +359,8 @@ def _seeds(name: str, original: Callable[..., Any], args: Any, kwargs: Any) -> A
     if not name.startswith("stateless"):
         return None
     given = inspect.signature(original).bind(*args, **kwargs).arguments
-    found = [tf.convert_to_tensor(given[operand]) for operand in ("seed", "key", "counter") if operand in given]
-    return tf.concat([tf.reshape(tf.cast(part, tf.int64), [-1]) for part in found], axis=0) if found else None
+    seeds = [tf.convert_to_tensor(given[operand]) for operand in ("seed", "key", "counter") if operand in given]
+    return tf.concat([tf.reshape(tf.cast(part, tf.int64), [-1]) for part in seeds], axis=0) if seeds else None
 
 
 def _shaped_like(common: Any, result: Any) -> Any:

@@ -139,10 +139,10 @@ class GradientObserver(Observer):
         self._observe(GradientStage.APPLIED, swapped, sum_of(optimizer, args, kwargs))
 
     def _add_line(self, kind: str, of: Sequence[GradientSource], line: str = "") -> str:
-        found = self.recorder.lines.add(kind, line)
-        if found:
-            self._lines.setdefault((kind, found), []).extend(of)
-        return found
+        place = self.recorder.lines.add(kind, line)
+        if place:
+            self._lines.setdefault((kind, place), []).extend(of)
+        return place
 
     def add_reduction(self, kind: str, tensors: Sequence[Any], line: str) -> None:
         """Add the line of a reduction in the replica function, of a gradient or of something else."""
@@ -323,7 +323,7 @@ class GradientObserver(Observer):
 
     def _records(self, events: Sequence[Event]) -> tuple[GradientRecord, ...]:
         """Return the gradients of a step, in the order in which the program's functions were called."""
-        found: list[tuple[int, GradientRecord]] = []
+        records: list[tuple[int, GradientRecord]] = []
         calls: dict[tuple[int, GradientStage], int] = {}
         for function_call, event in in_order(events):
             key = event.replica, event.site.stage
@@ -340,8 +340,8 @@ class GradientObserver(Observer):
             if arrays:
                 calls[key] = calls.get(key, -1) + 1
                 record = GradientRecord(*key, calls[key], arrays, frozenset(sparse), event.site.summed)
-                found.append((function_call, record))
-        return tuple(record for _call, record in sorted(found, key=itemgetter(0)))
+                records.append((function_call, record))
+        return tuple(record for _call, record in sorted(records, key=itemgetter(0)))
 
     def _index_of(self, source: GradientSource) -> int | None:
         watched = self.recorder.watched

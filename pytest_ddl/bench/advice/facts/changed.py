@@ -46,8 +46,8 @@ class Notes(JsonRecord):
 
 def read_notes(folder: Path) -> tuple[Notes, ...]:
     """Read the notes of all ranks, by rank. Ranks of another host may not have written into this folder."""
-    found = [Notes.from_json(json.loads(path.read_text(encoding="utf-8"))) for path in folder.glob("rank-*.json")]
-    return tuple(sorted(found, key=lambda one: one.rank))
+    notes = [Notes.from_json(json.loads(path.read_text(encoding="utf-8"))) for path in folder.glob("rank-*.json")]
+    return tuple(sorted(notes, key=lambda one: one.rank))
 
 
 @dataclass(frozen=True)

@@ -165,8 +165,8 @@ class AdviceEvidence:
 
         The mean decides if the quartile shows nothing: a pipeline that reads a file every 30 steps stops few turns.
         """
-        found = self.beyond_noise(self.gain(knob))
-        return found or (self.beyond_noise(self.averages[knob]) if knob in self.averages else None)
+        gain = self.beyond_noise(self.gain(knob))
+        return gain or (self.beyond_noise(self.averages[knob]) if knob in self.averages else None)
 
     def beyond_noise(self, gain: Gain) -> Gain | None:
         """Return a gain if its lower bound is above the noise of two launches of the same program, else ``None``."""
@@ -207,11 +207,11 @@ class AdviceEvidence:
         self.gain("alone")
         if "alone" not in self.measured:
             raise MissingError(knob="alone", reason="an evaluation has no times of single ranks")
-        found = self._slowest(on_average=False)
-        if self.beyond_noise(found[1]) or "again" not in self.averages:
-            return found
+        slowest = self._slowest(on_average=False)
+        if self.beyond_noise(slowest[1]) or "again" not in self.averages:
+            return slowest
         seldom = self._slowest(on_average=True)
-        return seldom if self.beyond_noise(seldom[1]) else found
+        return seldom if self.beyond_noise(seldom[1]) else slowest
 
     def _slowest(self, *, on_average: bool) -> tuple[int, Gain]:
         turns = self.measured["alone"].turns

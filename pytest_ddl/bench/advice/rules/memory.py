@@ -36,11 +36,11 @@ def swapping(evidence: AdviceEvidence) -> RuleFinding | None:
     source="https://www.tensorflow.org/guide/distributed_training#use_tfdistributestrategy_with_custom_training_loops",
 )
 def misplaced_variables(evidence: AdviceEvidence) -> RuleFinding | None:
-    found = evidence.counters.misplaced
-    if not found:
+    misplaced = evidence.counters.misplaced
+    if not misplaced:
         return None
     return RuleFinding(
-        f"{len(found)} variable(s) are on another device than their replica: {'; '.join(found[:3])}", None
+        f"{len(misplaced)} variable(s) are on another device than their replica: {'; '.join(misplaced[:3])}", None
     )
 
 
