@@ -43,15 +43,15 @@ def keras_2_name(code: str) -> tuple[int, str] | None:
     """
     if imports_keras(code):
         return None
-    found = []
+    uses = []
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
             name = _OLD.get((node.value.attr, node.attr))
             if name is not None:
-                found.append((node.lineno, name))
+                uses.append((node.lineno, name))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OLD_METHODS:
-            found.append((node.lineno, f"{node.func.attr}()"))
-    return min(found, default=None)
+            uses.append((node.lineno, f"{node.func.attr}()"))
+    return min(uses, default=None)
 
 
 def refusal(code: str) -> tuple[int, str] | None:

@@ -220,10 +220,10 @@ class OwnVariables:
         new = [variable for reference in self._created if (variable := reference()) is not None]
         self._created.clear()
         named = {id(value): name for name, value in vars(sys.modules["__main__"]).items()}
-        found = [(named.get(id(variable), variable.name.partition(":")[0]), variable) for variable in new]
-        for name, variable in found:
+        names = [(named.get(id(variable), variable.name.partition(":")[0]), variable) for variable in new]
+        for name, variable in names:
             self._run.watch(variables={name: variable})
-        return [name for name, _variable in found]
+        return [name for name, _variable in names]
 
 
 def _is_metric_of_program() -> bool:

@@ -24,11 +24,11 @@ def bodies_of(nodes: Iterable[ast.AST]) -> Mapping[str, set[str]]:
 
 def reached(nodes: Iterable[ast.AST], bodies: Mapping[str, set[str]]) -> set[str]:
     """Return all names in the code, and in the functions and classes that it mentions."""
-    found, new = set[str](), mentioned(nodes)
+    names, new = set[str](), mentioned(nodes)
     while new:
-        found |= new
-        new = {name for known in new for name in bodies.get(known, ())} - found
-    return found
+        names |= new
+        new = {name for known in new for name in bodies.get(known, ())} - names
+    return names
 
 
 def mentioned(nodes: Iterable[ast.AST]) -> set[str]:

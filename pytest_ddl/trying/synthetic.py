@@ -210,10 +210,10 @@ def _tfds_load(examples: int | None, note: Note) -> Callable[..., Any]:
             data = tf.data.Dataset.from_tensor_slices(columns if options.get("as_supervised") else made)
             return data.batch(options["batch_size"]) if options.get("batch_size") else data
 
-        found = tf.nest.map_structure(dataset, split if split is not None else {key: key for key in parts})
+        datasets = tf.nest.map_structure(dataset, split if split is not None else {key: key for key in parts})
         info = SimpleNamespace(
             name=short, splits={key: SimpleNamespace(num_examples=len(value[0])) for key, value in parts.items()}
         )
-        return (found, info) if options.get("with_info") else found
+        return (datasets, info) if options.get("with_info") else datasets
 
     return tfds_load

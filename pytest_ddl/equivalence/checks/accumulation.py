@@ -102,8 +102,8 @@ def _miscounted(weights: Sequence[float], error: float) -> str | None:
 
 
 def _same_sizes(record: TrainingRecord, window: Window) -> bool:
-    found = {sum(sizes(record, step).values()) for step in {batch.step for batch in window.current}}
-    return len(found) == 1 and 0 not in found
+    totals = {sum(sizes(record, step).values()) for step in {batch.step for batch in window.current}}
+    return len(totals) == 1 and 0 not in totals
 
 
 def _replicas(group: Group) -> _Fault | None:

@@ -45,11 +45,11 @@ def check_collective_log(comparison: Comparison) -> CheckResult:
         return not_applicable(
             CHECK, not_observed(distributed, "the collectives of the ranks were", NoteKind.COLLECTIVES)
         )
-    found = mismatch(distributed, reference)
-    if found is None:
+    different = mismatch(distributed, reference)
+    if different is None:
         count = len(distributed.ranks[0].collectives)
         return passed(CHECK, f"{count} collectives in the same order on {len(distributed.ranks)} ranks")
-    return failed(CHECK, [finding(CHECK, found)])
+    return failed(CHECK, [finding(CHECK, different)])
 
 
 def finding(check: str, found: Mismatch) -> Finding:
@@ -75,14 +75,14 @@ def mismatch(
     decision = _decided_differently(record)
     if decision is not None:
         return decision
-    found = [
+    mismatches = [
         difference
         for other in record.ranks[1:]
         for group in sorted({item.group for rank in (record.ranks[0], other) for item in rank.collectives})
         for difference in [_compare(record, 0, other.rank, group, reference, running)]
         if difference is not None
     ]
-    return min(found, key=lambda difference: difference.step, default=None)
+    return min(mismatches, key=lambda difference: difference.step, default=None)
 
 
 def _decided_differently(record: TrainingRecord) -> Mismatch | None:
@@ -127,10 +127,10 @@ def _compare(
     if place < together and left[place].where in {item.where for item in right} and right[place].where not in wheres:
         # Report a line that only one rank reaches from that rank's point of view.
         left, right, first, second = right, left, second, first
-    found = _of_pair(left[place : place + WINDOW], right[place : place + WINDOW], (first, second))
-    if found.cause == SHAPE and _one_device_reduces_both(reference, left[place], right[place]):
+    different = _of_pair(left[place : place + WINDOW], right[place : place + WINDOW], (first, second))
+    if different.cause == SHAPE and _one_device_reduces_both(reference, left[place], right[place]):
         return _order(left, right, place, (first, second))
-    return _after(found, parted)
+    return _after(different, parted)
 
 
 def _parted(

@@ -35,32 +35,32 @@ def check_data_cover(comparison: Comparison) -> CheckResult:
     reference, distributed = comparison.records
     if shared_steps(reference, distributed) == 0:
         return no_steps(CHECK, distributed, reference)
-    found = coverage(reference, distributed)
-    unseen = unseen_examples(reference, distributed) if found is None else None
+    covered = coverage(reference, distributed)
+    unseen = unseen_examples(reference, distributed) if covered is None else None
     if unseen is not None:
         reason = f"the examples of step {unseen} were observed on one side only, and those of other steps on both"
         return inconclusive(CHECK, reason)
-    if found is None:
+    if covered is None:
         one_sided = lone_ids(reference, distributed)
         if one_sided is not None:
             return inconclusive(
                 CHECK, f"example ids were reported on one side only ({one_sided}): report them in every run"
             )
         return not_applicable(CHECK, not_observed(distributed, "examples were", NoteKind.BATCHES))
-    if found.order is Order.SAME:
-        return passed(CHECK, f"{found.by} of {sum(found.ours.values())} examples in {found.steps} steps")
-    tensors = altered_tensors(reference, distributed, found.steps) if found.by == "contents" else None
+    if covered.order is Order.SAME:
+        return passed(CHECK, f"{covered.by} of {sum(covered.ours.values())} examples in {covered.steps} steps")
+    tensors = altered_tensors(reference, distributed, covered.steps) if covered.by == "contents" else None
     if tensors is not None and not is_asynchronous(distributed):
-        return failed(CHECK, [_altered(found, *tensors)])
-    if found.order is Order.OTHER:
+        return failed(CHECK, [_altered(covered, *tensors)])
+    if covered.order is Order.OTHER:
         if is_asynchronous(distributed):
             return not_applicable(CHECK, "steps ran concurrently, so which examples a step consumes is random")
-        finding = _other_order(reference, distributed, found)
+        finding = _other_order(reference, distributed, covered)
         if (unread := unread_parts(reference, distributed)) is not None:
             return failed(CHECK, [_of_unread_parts(finding, *unread)])
         return failed(CHECK, [_of_shares(finding, len(distributed.ranks)) if _is_sharded(distributed) else finding])
-    findings = _wrong(found, len(distributed.ranks))
-    if workers := _readers_of_whole_data(found, distributed):
+    findings = _wrong(covered, len(distributed.ranks))
+    if workers := _readers_of_whole_data(covered, distributed):
         findings = [_of_whole_data(finding, workers) for finding in findings]
     return failed(CHECK, findings)
 

@@ -55,11 +55,11 @@ def _rules(rank: RankRecord) -> list[Finding]:
 
 
 def _variable(rank: RankRecord, variable: VariableRecord, layout: LayoutRecord) -> list[Finding]:
-    found = []
+    findings = []
     # Rules are written for weights. The optimizer chooses the names of its slots.
     ruled = variable.kind in WEIGHTS or variable.kind is VariableKind.STATE
     if ruled and layout.declared is not None and layout.declared != layout.actual:
-        found.append(
+        findings.append(
             _finding(
                 rank,
                 f"{variable.name} is not laid out as {Hint.LAYOUT_MAP} says; set the rule before the variable is made",
@@ -72,11 +72,11 @@ def _variable(rank: RankRecord, variable: VariableRecord, layout: LayoutRecord) 
     shape = tuple(size // divisor for size, divisor in zip(variable.shape, divisors, strict=False))
     if shape != layout.shard_shape:
         what = f"a shard of {variable.name} does not have the shape that its layout and the mesh give"
-        found.append(_finding(rank, what, str(layout.shard_shape), str(shape), variable.name))
+        findings.append(_finding(rank, what, str(layout.shard_shape), str(shape), variable.name))
     if not layout.replicas_equal:
         what = f"devices that hold the same part of {variable.name} hold different values"
-        found.append(_finding(rank, what, "different bits", "the same bits", variable.name))
-    return found
+        findings.append(_finding(rank, what, "different bits", "the same bits", variable.name))
+    return findings
 
 
 def _finding(rank: RankRecord, message: str, observed: str, expected: str, variable: str | None = None) -> Finding:

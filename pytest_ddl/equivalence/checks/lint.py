@@ -97,8 +97,8 @@ def _outside(comparison: Comparison) -> list[VariableRecord]:
         trained = []  # each worker keeps its own copy and updates it as the others do
     last = min(steps, distributed.num_steps)
     wrong = {place.variable.index for place in comparison.differences(_OF_THE_OPTIMIZER, 1, last).first}
-    found = trained + [v for v in of_kind(reference, *_OF_THE_OPTIMIZER) if v.index in plain & wrong]
-    return found + [v for v in _repeated_state(comparison) if v.index in plain]
+    outside = trained + [v for v in of_kind(reference, *_OF_THE_OPTIMIZER) if v.index in plain & wrong]
+    return outside + [v for v in _repeated_state(comparison) if v.index in plain]
 
 
 def _is_of_a_replica(comparison: Comparison, variable: VariableRecord) -> bool:
@@ -128,7 +128,7 @@ def _repeated_state(comparison: Comparison) -> list[VariableRecord]:
     reference, distributed = comparison.records
     if all(len(rank.replicas) == 1 for rank in distributed.ranks):
         return []
-    found = []
+    repeated = []
     for variable in of_kind(reference, VariableKind.STATE):
         for step in range(1, min(reference.num_steps, distributed.num_steps) + 1):
             ours, theirs = (update(record, variable.index, step) for record in (reference, distributed))
@@ -139,9 +139,9 @@ def _repeated_state(comparison: Comparison) -> list[VariableRecord]:
                 continue
             number = len(distributed.ranks[0].replicas)
             if difference(theirs, number * ours).error <= number * slack:
-                found.append(variable)
+                repeated.append(variable)
             break
-    return found
+    return repeated
 
 
 def _outside_scope(outside: list[VariableRecord], distributed: TrainingRecord) -> Finding:

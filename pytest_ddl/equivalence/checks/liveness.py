@@ -39,8 +39,8 @@ def check_liveness(comparison: Comparison) -> CheckResult:
     if unended:
         error = unended[0].error
         assert error is not None
-        found = blocked_by_collectives(reference, distributed, error) or _not_in_time(unended[0].rank, error)
-        return failed(CHECK, [replace(found, check=CHECK)])
+        finding = blocked_by_collectives(reference, distributed, error) or _not_in_time(unended[0].rank, error)
+        return failed(CHECK, [replace(finding, check=CHECK)])
     if distributed.errors:
         return not_applicable(CHECK, "the run ended with an error; see RUN")
     if not distributed.ranks:
@@ -77,20 +77,20 @@ def blocked_by_collectives(
     text = f"{error.type} {error.message}"
     if error.type not in UNENDED and _REPLICAS_DIFFER.search(text):
         message = "the replicas of one process call all_reduce or merge_call a different number of times"
-        found: Mismatch | None = Mismatch(CONDITIONAL, message, error.step + 1, 0)
+        different: Mismatch | None = Mismatch(CONDITIONAL, message, error.step + 1, 0)
     elif error.type in UNENDED:
         running = [rank.rank for rank, theirs in distributed.errors if theirs.type == "deadline"]
-        found = mismatch(distributed, reference, running) or _waits_for_a_finished_rank(distributed)
+        different = mismatch(distributed, reference, running) or _waits_for_a_finished_rank(distributed)
     elif _OUT_OF_STEP.search(text):
-        found = mismatch(distributed, reference)
-        if found is None and _is_of_shapes(error):
-            found = Mismatch(SHAPE, f"TensorFlow refuses a collective: {_first_line(error)}", error.step + 1, 0)
+        different = mismatch(distributed, reference)
+        if different is None and _is_of_shapes(error):
+            different = Mismatch(SHAPE, f"TensorFlow refuses a collective: {_first_line(error)}", error.step + 1, 0)
     else:
-        found = None
-    if found is None:
+        different = None
+    if different is None:
         return None
     symptom = Symptom.HANG if error.type in UNENDED else Symptom.CRASH
-    return replace(finding("RUN", found), symptom=symptom.value, observed=_first_line(error))
+    return replace(finding("RUN", different), symptom=symptom.value, observed=_first_line(error))
 
 
 def _waits_for_a_finished_rank(distributed: TrainingRecord) -> Mismatch | None:

@@ -219,15 +219,15 @@ def _kinds(distributed: TrainingRecord, step: int, desired: float, slack: float)
 def _formulas(distributed: TrainingRecord, step: int, rank: RankRecord, desired: float, slack: float) -> list[_Formula]:
     """Return formulas that a loop might report instead of the mean over the global batch, the likeliest first."""
     number = distributed.num_replicas
-    found = []
+    formulas = []
     if number > 1:
         text = f"{number} x the single-device loss (summed means)"
-        found.append(_Formula(_Way.FACTOR, number, text, desired * number, _SCALE_UP))
+        formulas.append(_Formula(_Way.FACTOR, number, text, desired * number, _SCALE_UP))
         text = f"1/{number} of the single-device loss"
-        found.append(_Formula(_Way.FACTOR, -number, text, desired / number, _SCALE_DOWN))
+        formulas.append(_Formula(_Way.FACTOR, -number, text, desired / number, _SCALE_DOWN))
     parts = _with_loss(distributed, step)
     if len(parts) < 2:
-        return found
+        return formulas
     losses = [loss for _batch, loss in parts]
     total = sum(batch.size for batch, _loss in parts)
     mean = sum(losses) / len(losses)
@@ -236,16 +236,16 @@ def _formulas(distributed: TrainingRecord, step: int, rank: RankRecord, desired:
     for kind, scale in ((_Kind.MEANS, 1), (_Kind.DIVIDED_MEANS, number)):
         if kind in kinds:
             text = "the mean of the replicas' means, whatever their sizes"
-            found.append(_Formula(_Way.MEAN_OF_MEANS, scale, text, scale * mean, _MEANS))
-    found.append(_Formula(_Way.MEAN, 0, "the mean of the replicas' losses", mean, is_right=True))
+            formulas.append(_Formula(_Way.MEAN_OF_MEANS, scale, text, scale * mean, _MEANS))
+    formulas.append(_Formula(_Way.MEAN, 0, "the mean of the replicas' losses", mean, is_right=True))
     for batch, loss in parts:
         # Each rank may report the loss of a replica of its own.
         place = rank.replicas.index(batch.replica) if batch.replica in rank.replicas else -1 - batch.replica
-        found.append(_Formula(_Way.OWN, place, f"replica {batch.replica}'s own loss", loss))
-    found.append(_Formula(_Way.SUM, 0, "the sum of the replicas' losses", sum(losses), is_right=True))
+        formulas.append(_Formula(_Way.OWN, place, f"replica {batch.replica}'s own loss", loss))
+    formulas.append(_Formula(_Way.SUM, 0, "the sum of the replicas' losses", sum(losses), is_right=True))
     if total:
-        found.append(_Formula(_Way.PER_EXAMPLE, 0, "the sum of losses per example", sum(losses) / total))
-    return found
+        formulas.append(_Formula(_Way.PER_EXAMPLE, 0, "the sum of losses per example", sum(losses) / total))
+    return formulas
 
 
 _SCALE_UP = ("gradient-scaled-by-replica-count",)

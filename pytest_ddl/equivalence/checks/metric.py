@@ -261,7 +261,7 @@ def _finding(
     cause: str = "metric-wrong",
     evidence: str | None = None,
 ) -> Finding:
-    found = difference(value.actual, value.desired)
+    apart = difference(value.actual, value.desired)
     by_hand = cause == "metric-wrong" and _is_by_hand(value, rank)
     ratio = _ratio(value, replicas)
     return Finding(
@@ -271,12 +271,12 @@ def _finding(
         step=value.step,
         variable=value.name,
         worker=rank.rank,
-        error=found.error,
+        error=apart.error,
         tolerance=value.bound.value,
         scale=magnitude(value.desired),
         fix=SPECIAL[_BY_HAND[ratio]] if by_hand else None,
-        observed=found.actual,
-        expected=found.desired,
+        observed=apart.actual,
+        expected=apart.desired,
         origin=value.bound.origin,
         a_priori=value.bound.a_priori,
         evidence=evidence or (_IN_WORDS[ratio].format(number=replicas) or None),

@@ -200,5 +200,5 @@ def _large(
 
 def _companions(record: TrainingRecord, variable: VariableRecord, step: int) -> set[int]:
     """Return the weights whose gradients came from the same calls."""
-    found = calls(record, step, GradientStage.COMPUTED)
-    return {index for call in found if variable.index in call.values for index in call.values} - {variable.index}
+    computed = calls(record, step, GradientStage.COMPUTED)
+    return {index for call in computed if variable.index in call.values for index in call.values} - {variable.index}

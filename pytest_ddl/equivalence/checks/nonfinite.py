@@ -56,13 +56,13 @@ def check_nonfinite(comparison: Comparison) -> CheckResult:
 
 def not_finite(record: TrainingRecord, step: int) -> dict[int, list[int]]:
     """Map each replica to the indices of the variables whose computed gradient is not finite in a step."""
-    found: dict[int, list[int]] = {}
+    by_variable: dict[int, list[int]] = {}
     for rank in record.ranks:
         for gradient in rank.steps[step - 1].gradients:
             broken = [index for index, value in gradient.values.items() if value is not None and not all_finite(value)]
             if broken and gradient.stage is GradientStage.COMPUTED:
-                found.setdefault(gradient.replica, []).extend(broken)
-    return found
+                by_variable.setdefault(gradient.replica, []).extend(broken)
+    return by_variable
 
 
 def decided_by_keras(record: TrainingRecord) -> bool:
@@ -158,9 +158,9 @@ def _replicas_differ(record: TrainingRecord, variables: list[VariableRecord], st
     for variable in variables:
         if read_locally(variable) or _spread(record, variable, step - 1) is not None:
             continue
-        found = _spread(record, variable, step)
-        if found is not None:
-            return found
+        place = _spread(record, variable, step)
+        if place is not None:
+            return place
     return None
 
 

@@ -256,8 +256,8 @@ def _change(record: TrainingRecord, variable: VariableRecord, step: int, momentu
     before, after = (record.value(slot.index, at) for at in (step - 1, step))
     if before is None or after is None:
         return None
-    found: Float = np.asarray(after, np.float64) - momentum * np.asarray(before, np.float64)
-    return found
+    change: Float = np.asarray(after, np.float64) - momentum * np.asarray(before, np.float64)
+    return change
 
 
 def _of_adam(record: TrainingRecord, variable: VariableRecord, step: int, kind: str) -> Float | None:
@@ -275,5 +275,5 @@ def _of_adam(record: TrainingRecord, variable: VariableRecord, step: int, kind: 
     epsilon = float(settings.get("epsilon", _EPSILON))
     times = int(count)
     scale = np.sqrt(1 - second**times) / (1 - first**times)
-    found: Float = np.asarray(m, np.float64) * scale / (np.sqrt(np.asarray(v, np.float64)) + epsilon)
-    return found
+    change: Float = np.asarray(m, np.float64) * scale / (np.sqrt(np.asarray(v, np.float64)) + epsilon)
+    return change

@@ -112,7 +112,7 @@ def _read_too_early(distributed: TrainingRecord) -> Finding | None:
     if changed is None:
         return None
     variable, then, final = changed
-    found = difference(np.asarray(then), np.asarray(final))
+    apart = difference(np.asarray(then), np.asarray(final))
     step, cause = distributed.ranks[0].num_steps, "closures-not-awaited"
     return Finding(
         CHECK,
@@ -120,10 +120,10 @@ def _read_too_early(distributed: TrainingRecord) -> Finding | None:
         cause=cause,
         step=step,
         variable=variable.name,
-        error=found.error,
+        error=apart.error,
         tolerance=0.0,
-        observed=f"{found.actual} when the step was recorded",
-        expected=f"{found.desired} after all {_closures(distributed)} closures",
+        observed=f"{apart.actual} when the step was recorded",
+        expected=f"{apart.desired} after all {_closures(distributed)} closures",
         origin="a weight that nothing changes stays the same",
     )
 
@@ -158,7 +158,7 @@ def _initial(comparison: Comparison) -> list[Finding]:
         ours, theirs = reference.value(variable.index, 0), distributed.value(variable.index, 0)
         bound = comparison.tolerance.variable(variable.index, 0)
         if ours is not None and theirs is not None and difference(theirs, ours).error > bound.value:
-            found = difference(theirs, ours)
+            apart = difference(theirs, ours)
             return [
                 Finding(
                     CHECK,
@@ -166,12 +166,12 @@ def _initial(comparison: Comparison) -> list[Finding]:
                     cause="initial-weights-differ",
                     step=0,
                     variable=variable.name,
-                    error=found.error,
+                    error=apart.error,
                     tolerance=bound.value,
                     origin=bound.origin,
                     a_priori=bound.a_priori,
-                    observed=found.actual,
-                    expected=found.desired,
+                    observed=apart.actual,
+                    expected=apart.desired,
                 )
             ]
     return []
@@ -189,9 +189,9 @@ def _not_finite(reference: TrainingRecord, rank: RankRecord) -> list[Finding]:
 
 def _other_number(reference: TrainingRecord, distributed: TrainingRecord) -> list[Finding]:
     """Compare the numbers of updates, if the program chooses them by itself and does not train on equal examples."""
-    found = numbers_of_updates(reference, distributed) if schedules_itself(distributed) else None
+    numbers = numbers_of_updates(reference, distributed) if schedules_itself(distributed) else None
     notes = [note for rank in distributed.ranks for note in rank.notes]
-    if found is None or found[0] == found[1] or any(note.kind is NoteKind.GRADIENTS for note in notes):
+    if numbers is None or numbers[0] == numbers[1] or any(note.kind is NoteKind.GRADIENTS for note in notes):
         return []
     ours, theirs = (
         sum(batch.size for step in all_steps(record) for batch in step.batches) for record in (reference, distributed)
@@ -201,14 +201,14 @@ def _other_number(reference: TrainingRecord, distributed: TrainingRecord) -> lis
     return [
         Finding(
             CHECK,
-            f"the scheduled closures computed {found[1]} updates, and one device {found[0]}",
+            f"the scheduled closures computed {numbers[1]} updates, and one device {numbers[0]}",
             cause="unequal-steps",
-            step=min(found),
-            error=abs(found[1] - found[0]),
+            step=min(numbers),
+            error=abs(numbers[1] - numbers[0]),
             tolerance=0.0,
             fix=SPECIAL["closures-per-step"],
-            observed=f"{found[1]} updates from {theirs} examples",
-            expected=f"{found[0]} updates from {ours} examples",
+            observed=f"{numbers[1]} updates from {theirs} examples",
+            expected=f"{numbers[0]} updates from {ours} examples",
             origin="updates are counted",
         )
     ]
@@ -219,19 +219,19 @@ def counted_updates(reference: TrainingRecord, record: TrainingRecord) -> dict[s
 
     The flag is True if Keras counts. Its counters may lose an update of workers that read at the same time.
     """
-    found = {}
+    updates = {}
     for counter in _counters(reference):
         actual = final_value(record.ranks[0], counter.variable.index)
         if actual is not None and actual.shape == counter.first.shape:
             moving = counter.growth != 0
             applied = float(np.max((actual - counter.first)[moving] / counter.growth[moving]))
-            found[counter.variable.name] = applied, counter.variable.kind in _BY_KERAS
-    return found
+            updates[counter.variable.name] = applied, counter.variable.kind in _BY_KERAS
+    return updates
 
 
 def _counters(reference: TrainingRecord) -> list[_Counter]:
     """Find variables whose change is exactly the same in each of at least two steps."""
-    found = []
+    counters = []
     for variable in reference.variables:
         if variable.kind is VariableKind.LEARNING_RATE:
             continue
@@ -242,7 +242,7 @@ def _counters(reference: TrainingRecord) -> list[_Counter]:
         numbers = [np.asarray(value, np.float64) for value in known]
         if len(known) < 3:
             if variable.kind is VariableKind.ITERATIONS and not variable.since and np.any(numbers[-1] != numbers[0]):
-                found.append(_Counter(variable, numbers[0], np.ones_like(numbers[0])))
+                counters.append(_Counter(variable, numbers[0], np.ones_like(numbers[0])))
             continue
         growth = numbers[-1] - numbers[-2]
         whole = all(np.array_equal(number, np.round(number * 1024) / 1024) for number in numbers)
@@ -251,8 +251,8 @@ def _counters(reference: TrainingRecord) -> list[_Counter]:
         first = numbers[1] - growth if late else numbers[0]
         steady = all(np.array_equal(first + growth * at, number) for at, number in enumerate(numbers) if at or not late)
         if np.any(growth) and whole and steady:
-            found.append(_Counter(variable, first, growth))
-    return found
+            counters.append(_Counter(variable, first, growth))
+    return counters
 
 
 def _other_whole_number(

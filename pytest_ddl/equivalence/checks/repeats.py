@@ -25,12 +25,12 @@ Draws = dict[tuple[int, int], dict[int, DrawRecord]]
 
 def by_place(record: TrainingRecord) -> Draws:
     """Return the draws of all ranks by operation, replica and step."""
-    found: Draws = {}
+    draws: Draws = {}
     for rank in record.ranks:
         for number, step in enumerate(rank.steps[: record.num_steps], start=1):
             for draw in step.draws:
-                found.setdefault((draw.position, draw.replica), {})[number] = draw
-    return found
+                draws.setdefault((draw.position, draw.replica), {})[number] = draw
+    return draws
 
 
 def _information(draw: DrawRecord) -> float:

@@ -95,25 +95,25 @@ def _beside_one_device(found: Finding, reason: str, rank: RankRecord, error: Err
 
 def _refused_by_strategies(reference: TrainingRecord, distributed: TrainingRecord) -> Finding:
     """Build the finding for a program that trains on one device only without a strategy."""
-    found = _error(reference, distributed)
+    finding = _error(reference, distributed)
     refused = reference.refused
     assert refused is not None
     theirs = {error.type for _rank, error in distributed.errors}
     expected = "the training function returns, as it does without a strategy"
     if refused.type not in theirs:
-        message = f"{found.message} (OneDeviceStrategy raises {_headline(refused)})"
-        return replace(found, message=message, expected=expected)
+        message = f"{finding.message} (OneDeviceStrategy raises {_headline(refused)})"
+        return replace(finding, message=message, expected=expected)
     everywhere = "the program trains without a strategy, and raises under every tf.distribute strategy"
-    if found.cause == "worker-raised" and known_mistake(refused) is None and is_of_symbolic_build(refused):
+    if finding.cause == "worker-raised" and known_mistake(refused) is None and is_of_symbolic_build(refused):
         return replace(
-            found,
+            finding,
             message=f"{everywhere}, OneDeviceStrategy included: {SYMBOLIC_BUILD.reason}",
             cause="unsupported-by-framework",
             expected=expected,
             fix=Fix(f"{fix_of('unsupported-by-framework')} See {SYMBOLIC_BUILD.link}"),
             exact=False,
         )
-    return replace(found, message=f"{everywhere}, OneDeviceStrategy included: {found.message}", expected=expected)
+    return replace(finding, message=f"{everywhere}, OneDeviceStrategy included: {finding.message}", expected=expected)
 
 
 def _advice(reference: TrainingRecord, rank: RankRecord, error: ErrorRecord, cause: str) -> Fix:

@@ -142,8 +142,8 @@ def _diagnosis(comparison: Comparison, place: Place, theirs: VariableRecord, div
     copies = copies_of(distributed, theirs, step)
     # Copies that differ were not aggregated, for whatever reason they differ.
     if not is_read_on_demand(theirs) and differ(copies):
-        found = of_copies(comparison, place, theirs, copies)
-        return replace(found, cause=SCALE, fix=None) if is_loss_scale(distributed, theirs) else found
+        diagnosis = of_copies(comparison, place, theirs, copies)
+        return replace(diagnosis, cause=SCALE, fix=None) if is_loss_scale(distributed, theirs) else diagnosis
     follows = of_unequal_parts(comparison, place, theirs)
     if follows is not None:
         return follows

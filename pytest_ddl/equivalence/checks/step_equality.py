@@ -32,15 +32,15 @@ def check_step_equality(comparison: Comparison) -> CheckResult:
     if not of_kind(reference, *WEIGHTS) and not structure:
         reason = unwatched(reference, distributed) or f"no weight was watched: {Hint.WATCH}"
         return inconclusive(CHECK, reason, in_program=True)
-    found = comparison.differences()
-    if found.step == 0:
-        return failed(CHECK, [*structure, initial_weights(found.first)])
+    differing = comparison.differences()
+    if differing.step == 0:
+        return failed(CHECK, [*structure, initial_weights(differing.first)])
     counts = [*structure, *_step_counts(reference, distributed)]
-    if found.first:
-        return failed(CHECK, [*counts, explain(CHECK, comparison, found.first)])
+    if differing.first:
+        return failed(CHECK, [*counts, explain(CHECK, comparison, differing.first)])
     if counts:
         return failed(CHECK, counts)
-    return _without_difference(comparison, found)
+    return _without_difference(comparison, differing)
 
 
 def _without_difference(comparison: Comparison, found: Differences) -> CheckResult:

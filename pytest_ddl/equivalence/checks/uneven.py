@@ -26,15 +26,15 @@ def check_uneven(comparison: Comparison) -> CheckResult:
     uneven = [step for step in range(1, steps + 1) if is_uneven(distributed, step)]
     if not uneven:
         return not_applicable(CHECK, "every batch split evenly over the replicas", Hint.ONLY_CHECK(CHECK))
-    found = comparison.differences()
-    if found.step is not None and found.step in uneven:
-        finding = explain(CHECK, comparison, found.first)
-        parts = list(sizes(distributed, found.step).values())
-        return failed(CHECK, [finding], f"step {found.step} with {parts} examples: {finding.message}")
-    judged = [step for step in uneven if found.step is None or step < found.step]
+    differing = comparison.differences()
+    if differing.step is not None and differing.step in uneven:
+        finding = explain(CHECK, comparison, differing.first)
+        parts = list(sizes(distributed, differing.step).values())
+        return failed(CHECK, [finding], f"step {differing.step} with {parts} examples: {finding.message}")
+    judged = [step for step in uneven if differing.step is None or step < differing.step]
     if not judged:
         why = f"the weights differ before the first uneven batch (step {uneven[0]})"
         return inconclusive(CHECK, why, follows=True)
-    if found.undecided is not None or found.not_finite is not None:
+    if differing.undecided is not None or differing.not_finite is not None:
         return inconclusive(CHECK, "see STEP-EQ: the bound is too wide, or one device is not finite")
     return passed(CHECK, f"{len(judged)} uneven step(s)")

@@ -36,7 +36,9 @@ def shared_writes(distributed: TrainingRecord) -> dict[str, dict[int, WriteRecor
     for rank in distributed.ranks:
         for write in rank.writes:
             by_path.setdefault(write.path, {}).setdefault(rank.rank, write)
-    return {path: found for path, found in by_path.items() if len(found) > 1 or _failed_over(path, found, distributed)}
+    return {
+        path: writes for path, writes in by_path.items() if len(writes) > 1 or _failed_over(path, writes, distributed)
+    }
 
 
 def _failed_over(path: str, found: dict[int, WriteRecord], distributed: TrainingRecord) -> bool:
@@ -49,9 +51,9 @@ def _failed_over(path: str, found: dict[int, WriteRecord], distributed: Training
 
 
 def _finding(shared: dict[str, dict[int, WriteRecord]], distributed: TrainingRecord) -> Finding:
-    path, found = min(shared.items(), key=lambda item: min(write.step for write in item[1].values()))
-    failed_alone = "" if len(found) > 1 else "; the other ranks were stopped before they reported what they wrote"
-    calls = ", ".join(f"rank {rank}: {write.api}" for rank, write in sorted(found.items()))
+    path, writes = min(shared.items(), key=lambda item: min(write.step for write in item[1].values()))
+    failed_alone = "" if len(writes) > 1 else "; the other ranks were stopped before they reported what they wrote"
+    calls = ", ".join(f"rank {rank}: {write.api}" for rank, write in sorted(writes.items()))
     more = f" and {len(shared) - 1} other path(s)" if len(shared) > 1 else ""
     # If a rank failed on one of these files, the shared path is the reason.
     names = [part.rsplit("/", 1)[-1] for part in shared]
@@ -63,12 +65,12 @@ def _finding(shared: dict[str, dict[int, WriteRecord]], distributed: TrainingRec
     )
     return Finding(
         check=CHECK,
-        message=f"{len(found) if len(found) > 1 else len(distributed.ranks)} ranks write {path}{more}",
+        message=f"{len(writes) if len(writes) > 1 else len(distributed.ranks)} ranks write {path}{more}",
         paths=(path,),
         cause="unsafe-checkpoint-path",
         symptom=(Symptom.CRASH if crashed else Symptom.SILENT).value,
-        step=min(write.step for write in found.values()),
-        worker=max(found),
+        step=min(write.step for write in writes.values()),
+        worker=max(writes),
         observed=calls + failed_alone,
         expected="each path is written by one rank",
         evidence="ranks that write one path replace each other's files, or leave a mixture of both",

@@ -62,15 +62,15 @@ def changed_afterwards(check: str, comparison: Comparison, kinds: Sequence[Varia
     about values that the program computes from such a step.
     """
     wrong = (ending for ending in endings(comparison, kinds) if ending.decision is Decision.BEYOND)
-    found = next(wrong, None)
-    if found is None:
+    place = next(wrong, None)
+    if place is None:
         return None
-    names = _changed_in_part(comparison, found.variable)
+    names = _changed_in_part(comparison, place.variable)
     if not names:
-        return failed(check, [_finding(check, comparison, found)])
+        return failed(check, [_finding(check, comparison, place)])
     return inconclusive(
         check,
-        f"{found.variable.name} differs from one device when the program ends, and the step in which the data ended "
+        f"{place.variable.name} differs from one device when the program ends, and the step in which the data ended "
         f"had changed {', '.join(names[:3])} in part; give the dataset its length "
         f"(tf.data.experimental.assert_cardinality), or pass {Hint.STEPS}",
     )

@@ -52,10 +52,10 @@ def formulas(reference: TrainingRecord, distributed: TrainingRecord, pair: Pair,
         "mean": np.mean(parts, axis=0),
         **{f"component {at}": part for at, part in enumerate(parts)},
     }
-    found = {name for name, result in made.items() if difference(result, value.desired).error <= slack}
+    fitting = {name for name, result in made.items() if difference(result, value.desired).error <= slack}
     if resummed(reference, distributed, pair, value.step, value.bound.value) is not None:
-        found.add("summed again")
-    return frozenset(found)
+        fitting.add("summed again")
+    return frozenset(fitting)
 
 
 def steps_alike(wrong: Mapping[int, Sequence[Wrong]], first: Collection[Wrong]) -> Iterator[int]:

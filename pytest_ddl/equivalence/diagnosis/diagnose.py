@@ -56,10 +56,10 @@ def diagnose(case: Case) -> Diagnosis:
 
 def ratios(case: Case) -> str:
     """Describe the ratio of the changes of each variable, which a person would look at first."""
-    found = []
+    parts = []
     for motion in case.weights:
         largest = magnitude(motion.ours)
         if largest > motion.slack:
             ratio = ratio_of_norms(motion.theirs[0], motion.ours)
-            found.append(f"{motion.variable.name} {ratio:.4g}x")
-    return f"update ratios: {listed(found, 4)}" if found else "no trainable variable moved on one device"
+            parts.append(f"{motion.variable.name} {ratio:.4g}x")
+    return f"update ratios: {listed(parts, 4)}" if parts else "no trainable variable moved on one device"

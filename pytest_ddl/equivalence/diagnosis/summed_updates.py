@@ -70,7 +70,7 @@ def _rate(reference: TrainingRecord, variable: VariableRecord, tolerance: Tolera
 
     With momentum or weight decay there is no such factor.
     """
-    found: list[float] = []
+    rates: list[float] = []
     differ = False
     for step in range(1, reference.num_steps + 1):
         change = update(reference, variable.index, step)
@@ -80,12 +80,12 @@ def _rate(reference: TrainingRecord, variable: VariableRecord, tolerance: Tolera
         total = np.sum(gradients, axis=0)
         rate = coefficient(change, total)
         slack = 2 * tolerance.variable(variable.index, step).value
-        if rate is None or difference(change, (found or [rate])[0] * total).error > slack:
+        if rate is None or difference(change, (rates or [rate])[0] * total).error > slack:
             return None
         if magnitude(change) > 100 * slack:
-            found.append(rate)
+            rates.append(rate)
             differ = differ or _differ_in_direction(gradients)
-    return found[0] if len(found) > 1 or (found and differ) else None
+    return rates[0] if len(rates) > 1 or (rates and differ) else None
 
 
 def all_steps(record: TrainingRecord) -> list[StepRecord]:

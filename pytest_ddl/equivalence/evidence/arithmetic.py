@@ -60,8 +60,8 @@ def longest_chain(reference: TrainingRecord) -> int:
     the operation that it is made for, and the gradient of that operation.
     """
     rank = reference.ranks[0]
-    found = max((graph.half for graph in rank.graphs), default=0)
-    return max(found, 3 * math.ceil(sum(rank.casts.values()) / max(1, reference.num_steps)) if not found else 0, 1)
+    longest = max((graph.half for graph in rank.graphs), default=0)
+    return max(longest, 3 * math.ceil(sum(rank.casts.values()) / max(1, reference.num_steps)) if not longest else 0, 1)
 
 
 def scalar_roundoff(reference: TrainingRecord, name: str | None) -> float:

@@ -80,8 +80,8 @@ def difference(actual: Array, desired: Array) -> Difference:
 
 def farthest(values: Iterable[Array | None], desired: Array | None) -> float:
     """Return the largest difference of several values; 0 if there is none."""
-    found = [difference(value, desired).error for value in values if value is not None and desired is not None]
-    return max(found, default=0.0)
+    errors = [difference(value, desired).error for value in values if value is not None and desired is not None]
+    return max(errors, default=0.0)
 
 
 def show(value: object) -> str:

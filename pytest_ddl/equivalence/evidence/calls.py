@@ -153,15 +153,15 @@ def _of_known_pieces(reference: TrainingRecord, distributed: TrainingRecord) -> 
 
 def _rows_of_pieces(record: TrainingRecord) -> dict[int, set[int]] | None:
     """Return the hashes of the rows of elements and of their pieces, by tensor; ``None`` if some are unknown."""
-    found: dict[int, set[int]] = {}
+    rows: dict[int, set[int]] = {}
     for batch in _all_batches(record):
         if batch.origin in (BatchOrigin.ELEMENT, BatchOrigin.SELECTED) and batch.size:
             columns = batch.columns or (() if batch.fingerprints is None else (batch.fingerprints,))
             if not columns:
                 return None
             for at, column in enumerate(columns):
-                found.setdefault(at, set()).update(column)
-    return found
+                rows.setdefault(at, set()).update(column)
+    return rows
 
 
 def _all_batches(record: TrainingRecord) -> Iterator[BatchRecord]:
@@ -258,10 +258,10 @@ def _may_be_data(reference: TrainingRecord, distributed: TrainingRecord, place: 
 
 
 def _calls(record: TrainingRecord, step: int) -> _Calls:
-    found: _Calls = {}
+    calls: _Calls = {}
     for batch in record.batches(step):
-        found.setdefault(batch.replica, []).append(batch)
-    return found
+        calls.setdefault(batch.replica, []).append(batch)
+    return calls
 
 
 def _both(

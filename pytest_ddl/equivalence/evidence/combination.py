@@ -41,8 +41,8 @@ class Weights:
 
 def weighted_sum(parts: Sequence[Values], weights: Sequence[float], index: int) -> Float | None:
     """Sum the parts of one variable. A part without the variable counts as zero; ``None`` if all parts lack it."""
-    found = [weight * part[index] for part, weight in zip(parts, weights, strict=True) if index in part]
-    return np.sum(found, axis=0) if found else None
+    terms = [weight * part[index] for part, weight in zip(parts, weights, strict=True) if index in part]
+    return np.sum(terms, axis=0) if terms else None
 
 
 def solve(target: Values, parts: Sequence[Values], slack: Mapping[int, float]) -> Weights | None:

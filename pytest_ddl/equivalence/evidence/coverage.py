@@ -49,8 +49,8 @@ def coverage(reference: TrainingRecord, distributed: TrainingRecord) -> Coverage
         pairs = [(examples_of(reference, at, by), examples_of(distributed, at, by)) for at in range(1, steps + 1)]
         observed = [(ours, theirs) for ours, theirs in pairs if ours is not None and theirs is not None]
         if observed and len(observed) == steps:
-            found = _coverage(observed, by, _is_one_batch_for_all(reference, distributed, by))
-            return _over_all_steps(reference, distributed, found)
+            covered = _coverage(observed, by, _is_one_batch_for_all(reference, distributed, by))
+            return _over_all_steps(reference, distributed, covered)
     return None
 
 
@@ -104,11 +104,11 @@ def unread_parts(reference: TrainingRecord, distributed: TrainingRecord) -> tupl
 
 def _parts(record: TrainingRecord) -> dict[int, set[int]]:
     """Return the indices of the shards that all ranks distribute, by the number of shards."""
-    found: dict[int, set[int]] = {}
+    parts: dict[int, set[int]] = {}
     for rank in record.ranks:
         for number, index in rank.facts.get("parts", ()):
-            found.setdefault(number, set()).add(index)
-    return found
+            parts.setdefault(number, set()).add(index)
+    return parts
 
 
 def contents_are_known(reference: TrainingRecord, distributed: TrainingRecord) -> bool:
@@ -148,12 +148,12 @@ def altered_tensors(
 
 def _column(record: TrainingRecord, step: int, position: int) -> Counter[int] | None:
     """Return the hashes of one tensor of the examples of a global batch; ``None`` if they were not observed."""
-    found: Counter[int] = Counter()
+    column: Counter[int] = Counter()
     for batch in record.batches(step):
         if batch.size and len(batch.columns) <= position:
             return None
-        found.update(batch.columns[position] if batch.size else ())
-    return found
+        column.update(batch.columns[position] if batch.size else ())
+    return column
 
 
 def step_of_batch(reference: TrainingRecord, distributed: TrainingRecord, step: int) -> int | None:
@@ -162,8 +162,8 @@ def step_of_batch(reference: TrainingRecord, distributed: TrainingRecord, step: 
         theirs = examples_of(distributed, step, by)
         if theirs:
             others = range(1, reference.num_steps + 1)
-            found = [other for other in others if examples_of(reference, other, by) == theirs]
-            return found[0] if len(found) == 1 and found[0] != step else None
+            steps = [other for other in others if examples_of(reference, other, by) == theirs]
+            return steps[0] if len(steps) == 1 and steps[0] != step else None
     return None
 
 
@@ -189,13 +189,13 @@ def repeats_are_no_chance(references: Sequence[TrainingRecord], distributed: Tra
 
 def contents_by_step(record: TrainingRecord) -> tuple[tuple[int, ...], ...] | None:
     """Return the fingerprints of every global batch, in the order of the replicas; ``None`` if not observed."""
-    found = []
+    contents = []
     for step in range(1, record.num_steps + 1):
         batches = record.batches(step)
         if not batches or any(batch.fingerprints is None and batch.size for batch in batches):
             return None
-        found.append(tuple(name for batch in batches for name in batch.fingerprints or ()))
-    return tuple(found) or None
+        contents.append(tuple(name for batch in batches for name in batch.fingerprints or ()))
+    return tuple(contents) or None
 
 
 def _coverage(observed: list[tuple[Examples, Examples]], by: str, one_for_all: bool) -> Coverage:
@@ -277,10 +277,10 @@ def examples_of(record: TrainingRecord, step: int, by: str) -> Examples | None:
     batches = record.batches(step)
     if not batches:
         return None
-    found: Examples = Counter()
+    examples: Examples = Counter()
     for batch in batches:
         names = batch.names(by)
         if names is None and batch.size:
             return None
-        found.update(names or ())
-    return found
+        examples.update(names or ())
+    return examples

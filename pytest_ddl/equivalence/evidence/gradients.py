@@ -19,20 +19,20 @@ def calls(record: TrainingRecord, step: int, stage: GradientStage) -> list[Gradi
     """Return the gradients of one stage in a step, ordered by replica and call."""
     if not 1 <= step <= record.num_steps:
         return []
-    found = [item for rank in record.ranks for item in rank.steps[step - 1].gradients if item.stage is stage]
-    return sorted(found, key=lambda item: (item.replica, item.call))
+    records = [item for rank in record.ranks for item in rank.steps[step - 1].gradients if item.stage is stage]
+    return sorted(records, key=lambda item: (item.replica, item.call))
 
 
 def by_replica(record: TrainingRecord, step: int, stage: GradientStage) -> dict[int, dict[int, Float]]:
     """Map replica -> variable -> the gradient, summed over all calls of the step; empty if not observed."""
-    found: dict[int, dict[int, Float]] = {}
+    gradients: dict[int, dict[int, Float]] = {}
     for item in calls(record, step, stage):
-        added = found.setdefault(item.replica, {})
+        added = gradients.setdefault(item.replica, {})
         for index, value in item.values.items():
             if value is not None:
                 dense = np.asarray(value, np.float64)
                 added[index] = added[index] + dense if index in added else dense
-    return found
+    return gradients
 
 
 def total(parts: Mapping[int, Mapping[int, Float]]) -> dict[int, Float]:
@@ -81,5 +81,5 @@ def slack(tolerance: Tolerance, index: int, step: int, scale: float) -> float:
 def _on_one_device(record: TrainingRecord, step: int, stage: GradientStage, index: int) -> Float | None:
     """Return the gradient of one variable as :func:`by_replica` does, without adding up those of all others."""
     values = [item.values.get(index) for item in calls(record, step, stage) if item.replica == 0]
-    found = [np.asarray(value, np.float64) for value in values if value is not None]
-    return sum(found[1:], found[0]) if found else None
+    known = [np.asarray(value, np.float64) for value in values if value is not None]
+    return sum(known[1:], known[0]) if known else None

@@ -178,7 +178,7 @@ def _received(comparison: Comparison, variable: VariableRecord, step: int) -> tu
         {(item.position, item.replica): item for rank in record.ranks for item in rank.steps[step - 1].reductions}
         for record in comparison.records
     )
-    found = None
+    received = None
     for (position, replica), item in sorted(ours.items()):
         other = theirs.get((position, replica))
         if own is not None and other is not None and item.given.shape == own.shape == other.received.shape:
@@ -186,8 +186,8 @@ def _received(comparison: Comparison, variable: VariableRecord, step: int) -> tu
             if multiple and difference(np.asarray(item.given, np.float64), multiple * own).error <= _slack(
                 comparison, variable, step, [own, multiple * own]
             ):
-                found = np.asarray(item.received, np.float64), np.asarray(other.received, np.float64)
-    return found
+                received = np.asarray(item.received, np.float64), np.asarray(other.received, np.float64)
+    return received
 
 
 def _unlike(
@@ -264,7 +264,7 @@ def _moves_by_multiples(comparison: Comparison, variable: VariableRecord) -> boo
 def _used(record: TrainingRecord, index: int, step: int) -> Float | None:
     """Return the gradient of one device at the last place before the update."""
     for stage in (GradientStage.APPLIED, GradientStage.COMPUTED):
-        found = gradients.by_replica(record, step, stage).get(0, {}).get(index)
-        if found is not None:
-            return found
+        used = gradients.by_replica(record, step, stage).get(0, {}).get(index)
+        if used is not None:
+            return used
     return None

@@ -56,10 +56,10 @@ def combined(record: TrainingRecord, variable: VariableRecord, step: int) -> Flo
 
 def means(reference: TrainingRecord, distributed: TrainingRecord) -> list[Mean]:
     """Return neighboring ``total`` and ``count`` variables, as the means of Keras keep them."""
-    found = pairs(reference, distributed)
+    known = pairs(reference, distributed)
     return [
         Mean(total, count)
-        for total, count in pairwise(found)
+        for total, count in pairwise(known)
         if total.ours.name.endswith("total") and count.ours.name.endswith("count")
     ]
 
@@ -70,7 +70,7 @@ def counted_by_replica(comparison: Comparison, step: int) -> set[int]:
     If each replica adds its own mean with a count of 1, the mean of N of them equals one mean of the whole.
     """
     reference, distributed = comparison.records
-    found: set[int] = set()
+    counted: set[int] = set()
     for item in means(reference, distributed):
         values = [
             (reference.value(pair.ours.index, step), combined(distributed, pair.theirs, step))
@@ -82,8 +82,8 @@ def counted_by_replica(comparison: Comparison, step: int) -> set[int]:
         number = distributed.num_replicas
         slack = number * comparison.tolerance.variable(item.total.ours.index, step).value
         if number > 1 and np.array_equal(counts, number * count) and difference(totals, number * total).error <= slack:
-            found |= {item.total.ours.index, item.count.ours.index}
-    return found
+            counted |= {item.total.ours.index, item.count.ours.index}
+    return counted
 
 
 def jumps(tolerance: Tolerance, index: int, step: int, error: float) -> bool:
@@ -96,9 +96,9 @@ def jumps(tolerance: Tolerance, index: int, step: int, error: float) -> bool:
 def state_agrees(comparison: Comparison, step: int) -> bool:
     """Return whether all metric state equals one device after a step; False if none was watched."""
     reference, distributed = comparison.records
-    found = pairs(reference, distributed)
+    states = pairs(reference, distributed)
     alike = counted_by_replica(comparison, step)
-    for pair in found:
+    for pair in states:
         desired, actual = (
             reference.value(pair.ours.index, step),
             combined(distributed, pair.theirs, step),
@@ -109,7 +109,7 @@ def state_agrees(comparison: Comparison, step: int) -> bool:
             continue
         if difference(actual, desired).error > comparison.tolerance.variable(pair.ours.index, step).value:
             return False
-    return bool(found)
+    return bool(states)
 
 
 def growth(reference: TrainingRecord, index: int, step: int, replicas: int) -> Float | None:

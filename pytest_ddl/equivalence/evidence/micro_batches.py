@@ -100,18 +100,18 @@ class Group:
 
     def of_replicas(self) -> list[MicroBatch]:
         """Return the micro-batches of each replica, without those whose gradients are not finite."""
-        found = []
+        parts = []
         for step in range(1, self.record.num_steps + 1):
             for call in calls(self.record, step, GradientStage.COMPUTED):
                 given = ((v.index, call.values.get(v.index)) for v in self.variables)
                 values = {index: np.asarray(value, np.float64) for index, value in given if value is not None}
                 if values and all(map(all_finite, values.values())):
-                    found.append(MicroBatch(step, values, call.replica, (step, call.call) in self.late))
-        return found
+                    parts.append(MicroBatch(step, values, call.replica, (step, call.call) in self.late))
+        return parts
 
     def slack(self, step: int, batches: Sequence[MicroBatch]) -> dict[int, float]:
         """Return the rounding error of a sum of micro-batches, and of a weight to which it is added."""
-        found = {}
+        slacks = {}
         for variable in self.variables:
             roundoff = max(unit_roundoff(variable.dtype), self.tolerance.compute_roundoff)
             parts = [*(batch.values for batch in batches), self.handed[step]]
@@ -119,8 +119,8 @@ class Group:
             stored = unit_roundoff(variable.dtype) * magnitude(self.record.value(variable.index, step))
             length = len(batches) + self.record.num_replicas
             sums = 2 * self.tolerance.gamma(length, roundoff) * scale
-            found[variable.index] = sums + (4 * stored if self.by_hand else 0.0)
-        return found
+            slacks[variable.index] = sums + (4 * stored if self.by_hand else 0.0)
+        return slacks
 
     def factor(
         self, step: int, batches: Sequence[MicroBatch], slack: Mapping[int, float] | None = None
@@ -203,8 +203,8 @@ def _updated_first(group: Group, keys: Sequence[tuple[int, int]]) -> Group:
     # The order is not known for an update by hand: nothing is called there.
     late = frozenset(keys) if group.by_hand else _after_update(group.record, {v.index for v in group.variables})
     batches = tuple(replace(batch, late=key in late) for batch, key in zip(group.batches, keys, strict=True))
-    found = replace(group, batches=batches, late=late)
-    return found if late and found.unexplained < group.unexplained + (not group.by_hand) else group
+    other = replace(group, batches=batches, late=late)
+    return other if late and other.unexplained < group.unexplained + (not group.by_hand) else group
 
 
 def _after_update(record: TrainingRecord, indices: Set[int]) -> frozenset[tuple[int, int]]:
@@ -212,7 +212,7 @@ def _after_update(record: TrainingRecord, indices: Set[int]) -> frozenset[tuple[
 
     A step that computes gradients before and after its update may do the latter to show them.
     """
-    found = set()
+    calls_after = set()
     for step in range(1, record.num_steps + 1):
         computed, early = set(), False
         for rank in record.ranks:
@@ -225,23 +225,23 @@ def _after_update(record: TrainingRecord, indices: Set[int]) -> frozenset[tuple[
                 else:
                     computed.add((step, item.call))
                     early = early or item.replica in updated
-        found |= set() if early else computed
-    return frozenset(found)
+        calls_after |= set() if early else computed
+    return frozenset(calls_after)
 
 
 def _summed(record: TrainingRecord, trainable: Mapping[int, VariableRecord]) -> dict[tuple[int, int], MicroBatch]:
     """Map ``(step, call)`` to the gradients of each call of the tape, summed over replicas."""
-    found: dict[tuple[int, int], dict[int, Float]] = {}
+    sums: dict[tuple[int, int], dict[int, Float]] = {}
     for step in range(1, record.num_steps + 1):
         for item in calls(record, step, GradientStage.COMPUTED):
-            added = found.setdefault((step, item.call), {})
+            added = sums.setdefault((step, item.call), {})
             for index, value in item.values.items():
                 if value is not None and index in trainable:
                     dense = np.asarray(value, np.float64)
                     added[index] = added[index] + dense if index in added else dense
-    return {key: MicroBatch(key[0], values) for key, values in sorted(found.items()) if values}
+    return {key: MicroBatch(key[0], values) for key, values in sorted(sums.items()) if values}
 
 
 def _changed(record: TrainingRecord, trainable: Mapping[int, VariableRecord], step: int) -> dict[int, Float]:
-    found = ((index, update(record, index, step)) for index in trainable)
-    return {index: -change for index, change in found if change is not None}
+    updates = ((index, update(record, index, step)) for index in trainable)
+    return {index: -change for index, change in updates if change is not None}

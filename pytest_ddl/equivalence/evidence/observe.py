@@ -64,10 +64,10 @@ def is_loss_scale(record: TrainingRecord, variable: VariableRecord) -> bool:
 
 def sizes(record: TrainingRecord, step: int) -> dict[int, int]:
     """Return the number of examples per replica in a step; empty if batches were not observed."""
-    found: dict[int, int] = {}
+    by_replica: dict[int, int] = {}
     for batch in record.batches(step):
-        found[batch.replica] = found.get(batch.replica, 0) + batch.size
-    return found
+        by_replica[batch.replica] = by_replica.get(batch.replica, 0) + batch.size
+    return by_replica
 
 
 def observed_together(record: TrainingRecord, steps: int) -> Iterator[range]:
@@ -104,9 +104,9 @@ def replicas_of(record: TrainingRecord, step: int) -> list[int]:
 
 def is_uneven(record: TrainingRecord, step: int) -> bool:
     """Return whether the replicas' batches in a step differ in size or do not split the global batch evenly."""
-    found = sizes(record, step)
-    total = sum(found.values())
-    return bool(found) and (total % record.num_replicas != 0 or len(set(found.values())) > 1)
+    by_replica = sizes(record, step)
+    total = sum(by_replica.values())
+    return bool(by_replica) and (total % record.num_replicas != 0 or len(set(by_replica.values())) > 1)
 
 
 def compared_with_reference(

@@ -116,7 +116,7 @@ def lone_variables(reference: TrainingRecord, distributed: TrainingRecord, kinds
 
 def _unpaired(ours: _Places, theirs: Sequence[tuple[str, _Places]], when: str = "in") -> dict[str, str]:
     """Map each name whose places differ to the places of both sides."""
-    found = {}
+    unpaired = {}
     for name in dict.fromkeys([*ours, *(name for _task, side in theirs for name in side)]):
         wanted = list(ours.get(name, ()))
         sides = [(task, list(side.get(name, ()))) for task, side in theirs]
@@ -126,16 +126,16 @@ def _unpaired(ours: _Places, theirs: Sequence[tuple[str, _Places]], when: str = 
             wrong = sides
         if wrong:
             task, steps = wrong[0]
-            found[name] = f"on one device {_steps(wanted, when)}, under the strategy ({task}) {_steps(steps, when)}"
-    return found
+            unpaired[name] = f"on one device {_steps(wanted, when)}, under the strategy ({task}) {_steps(steps, when)}"
+    return unpaired
 
 
 def _steps(steps: Iterable[int], when: str) -> str:
-    found = list(steps)
-    if not found:
+    numbers = list(steps)
+    if not numbers:
         return "never"
-    if len(found) == 1:
-        return f"{when} step {found[0]}"
-    if found == list(range(found[0], found[-1] + 1)):
-        return f"{when} steps {found[0]} to {found[-1]}"
-    return f"{when} steps {', '.join(map(str, found[:6]))}" + (" ..." if len(found) > 6 else "")
+    if len(numbers) == 1:
+        return f"{when} step {numbers[0]}"
+    if numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{when} steps {numbers[0]} to {numbers[-1]}"
+    return f"{when} steps {', '.join(map(str, numbers[:6]))}" + (" ..." if len(numbers) > 6 else "")

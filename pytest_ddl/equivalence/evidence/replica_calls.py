@@ -76,12 +76,12 @@ def _repeated(reference: Sequence[Call], distributed: Sequence[Call], readers: i
 
 def examples_of(call: Call) -> list[_Example]:
     """Return the examples of a call: the rows of all tensors that have as many rows."""
-    found: list[_Example] = []
+    examples: list[_Example] = []
     for rows in dict.fromkeys(len(array) for array in call):
         positions = tuple(position for position, array in enumerate(call) if len(array) == rows)
         contents = zip(*(_rows(call[position]) for position in positions), strict=True)
-        found += [tuple(zip(positions, content, strict=True)) for content in contents]
-    return found
+        examples += [tuple(zip(positions, content, strict=True)) for content in contents]
+    return examples
 
 
 def _telling_parts(examples: Collection[_Example]) -> set[tuple[int, bytes]]:

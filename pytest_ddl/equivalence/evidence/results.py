@@ -32,7 +32,7 @@ def returned(rank: RankRecord) -> dict[tuple[str, int, str], Returned]:
     Calls are paired by kind, by the step that they follow, and by their order there. The reason is that an interrupted
     run lacks the calls of its first attempt.
     """
-    found: dict[tuple[str, int, str], Returned] = {}
+    results: dict[tuple[str, int, str], Returned] = {}
     order: dict[tuple[str, int], int] = {}
     for name, value in rank.results.items():
         kind = name.split("#")[0]
@@ -41,8 +41,8 @@ def returned(rank: RankRecord) -> dict[tuple[str, int, str], Returned]:
         step = rank.result_steps.get(name, rank.num_steps)
         number = order[kind, step] = order.get((kind, step), 0) + 1
         for path, array in _arrays(value, kind):
-            found[kind, step, f"{number}{path}"] = Returned(f"{name}{path}", kind, step, array)
-    return found
+            results[kind, step, f"{number}{path}"] = Returned(f"{name}{path}", kind, step, array)
+    return results
 
 
 def _arrays(value: Any, kind: str, path: str = "") -> Iterator[tuple[str, Array]]:

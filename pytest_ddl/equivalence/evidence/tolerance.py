@@ -232,8 +232,8 @@ class Tolerance:
 
         One that ended early, for example at the deadline, shows nothing.
         """
-        found = self._slices.far if self._slices is not None else ()
-        return tuple(run for run in found if run.num_steps >= self.reference.num_steps)
+        runs = self._slices.far if self._slices is not None else ()
+        return tuple(run for run in runs if run.num_steps >= self.reference.num_steps)
 
     @property
     def equal_parts(self) -> TrainingRecord | None:

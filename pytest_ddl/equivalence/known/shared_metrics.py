@@ -46,10 +46,10 @@ def is_summed_again(finding: Finding, comparison: Comparison) -> bool:
     if shared is None:
         return False
     predicted = dict(_shown(finding, shared, last))
-    found = dict(_shown(finding, distributed, last))
+    shown = dict(_shown(finding, distributed, last))
     double = all(pair.theirs.dtype == "float64" for pair in watched if pair.theirs.dtype.startswith("float"))
     dtype = "float64" if watched and double else "float32"
-    return bool(found) and all(_is_close(value, predicted.get(key), dtype) for key, value in found.items())
+    return bool(shown) and all(_is_close(value, predicted.get(key), dtype) for key, value in shown.items())
 
 
 def _grows(

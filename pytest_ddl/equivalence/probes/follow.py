@@ -66,8 +66,8 @@ def _first_step(report: Report) -> int | None:
 def _tolerated(report: Report) -> list[Finding]:
     of_steps = Role.WEIGHTS | Role.STATE
     excused = dict.fromkeys((*report.excused, *report.declared))
-    found = [f for f in excused if f.cause == TOLERATED and f.approximation and report.roles.have(f, of_steps)]
-    return [finding for finding in found if not finding.verified]
+    tolerated = [f for f in excused if f.cause == TOLERATED and f.approximation and report.roles.have(f, of_steps)]
+    return [finding for finding in tolerated if not finding.verified]
 
 
 def _of_statistics(report: Report) -> list[Finding]:
@@ -90,8 +90,8 @@ def states_of(reference: TrainingRecord, distributed: TrainingRecord, first: int
 
     def state(step: int) -> dict[int, Array]:
         ended = up_to(distributed, step)
-        found = ((variable, combined(ended, variable, step)) for variable in of_kind(ended, *_TAKEN))
-        return {v.index: value.astype(v.dtype) for v, value in found if value is not None and v.dtype in _DTYPES}
+        values = ((variable, combined(ended, variable, step)) for variable in of_kind(ended, *_TAKEN))
+        return {v.index: value.astype(v.dtype) for v, value in values if value is not None and v.dtype in _DTYPES}
 
     return States({step: state(step) for step in differing_steps(reference, distributed, first)})
 

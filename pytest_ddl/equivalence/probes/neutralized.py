@@ -51,13 +51,13 @@ def kinds(report: Report) -> tuple[str, ...]:
         return ()
     if is_asynchronous(distributed):
         return ()
-    found = []
+    names = []
     # Draws differ with one replica too: each worker of a parameter server has its own generators.
     if distributed.num_replicas > 1 and any(_is_plain(layer) for rank in distributed.ranks for layer in rank.layers):
-        found.append(NORMALIZATION)
+        names.append(NORMALIZATION)
     if draws_of(reference, distributed) or random_layers(distributed) or drew_unseen(distributed):
-        found.append(RANDOM)
-    return tuple(found)
+        names.append(RANDOM)
+    return tuple(names)
 
 
 def _ends_by_framework(report: Report) -> bool:
@@ -152,9 +152,9 @@ def _described(off: tuple[str, ...], random: str) -> str:
 
 def _with_change(result: CheckResult, change: str) -> CheckResult:
     """Say in each message of a result how the programs were run."""
-    found = tuple(replace(f, message=f"with {change}: {f.message}") for f in result.findings)
+    findings = tuple(replace(f, message=f"with {change}: {f.message}") for f in result.findings)
     # A doubt that comes from other random numbers is no fault of the program.
-    return replace(result, reason=f"{result.reason} (with {change})", findings=found, in_program=False)
+    return replace(result, reason=f"{result.reason} (with {change})", findings=findings, in_program=False)
 
 
 def _moved(places: Places | None, again: Report) -> Places | None:

@@ -106,7 +106,7 @@ def _described(planted: tuple[GradientInjection, ...], halved: bool, record: Tra
 
 def _indices(record: TrainingRecord) -> list[int]:
     """Return the trainable variables for which the tape gave a gradient on some replica."""
-    found = {
+    indices = {
         index
         for rank in record.ranks
         for step in rank.steps
@@ -115,7 +115,7 @@ def _indices(record: TrainingRecord) -> list[int]:
         for index, value in gradient.values.items()
         if value is not None and value.dtype.kind == "f" and record.variables[index].kind is VariableKind.TRAINABLE
     }
-    return sorted(found)
+    return sorted(indices)
 
 
 def _plans(report: Report, record: TrainingRecord) -> Iterator[tuple[GradientInjection, ...]]:
@@ -188,16 +188,16 @@ def _gradients(record: TrainingRecord, stage: GradientStage) -> dict[tuple[int, 
 
 
 def _changes(record: TrainingRecord) -> dict[tuple[int, int], Array]:
-    found = {v.index: update(record, v.index, 2) for v in of_kind(record, VariableKind.TRAINABLE)}
-    return {(0, index): change for index, change in found.items() if change is not None}
+    changes = {v.index: update(record, v.index, 2) for v in of_kind(record, VariableKind.TRAINABLE)}
+    return {(0, index): change for index, change in changes.items() if change is not None}
 
 
 def _ratio(whole: dict[tuple[int, int], Array], half: dict[tuple[int, int], Array]) -> float | None:
     """Return which of the factors 1, 2 and 1/2 fits every array best; ``None`` if the arrays disagree."""
-    found = set()
+    ratios = set()
     for key in whole.keys() & half.keys():
         left, right = whole[key].astype(np.float64), half[key].astype(np.float64)
         if np.any(left) and np.all(np.isfinite(left)) and np.all(np.isfinite(right)):
             errors = {factor: float(np.linalg.norm(right - factor * left)) for factor in (1.0, 2.0, 0.5)}
-            found.add(min(errors, key=lambda factor: errors[factor]))
-    return found.pop() if len(found) == 1 else None
+            ratios.add(min(errors, key=lambda factor: errors[factor]))
+    return ratios.pop() if len(ratios) == 1 else None

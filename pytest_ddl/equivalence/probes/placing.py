@@ -35,20 +35,20 @@ def unplaced(places: Places, *records: TrainingRecord) -> list[str]:
 
     All numbers of such a draw are the same. What depends on how they differ is then not compared.
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for record in records:
         for number, step, draw in _draws(record):
             placement = places.draws.get(draw.position)
             # Rows change places only if each belongs to one example of the whole batch.
             kept = draw.op in SHUFFLES and placement not in (Rows(0), Rows(0, looped=True), Shared())
             if placement is None or (draw.size > 1 and (kept or isinstance(placement, Unplaced))):
-                found.setdefault(f"{draw.op} {draw.shape}")
+                names.setdefault(f"{draw.op} {draw.shape}")
             if isinstance(placement, Rows):
                 own = _size(record, step, number) * placement.each
                 drawn = executions(draw) if placement.looped else draw.shape[placement.axis] * placement.parts
                 if drawn != own or step not in places.blocks:
-                    found.setdefault(f"{draw.op} {draw.shape} in step {step}")
-    return list(found)
+                    names.setdefault(f"{draw.op} {draw.shape} in step {step}")
+    return list(names)
 
 
 def moved(places: Places, reference: TrainingRecord, distributed: TrainingRecord) -> Places | None:
@@ -177,15 +177,15 @@ def _parts(
     for position, placement in sorted(placements.items()):
         if isinstance(placement, Rows) and placement.parts > 1 and position not in in_loops:
             alike.setdefault((operations.get(position, ""), placement), []).append(position)
-    found: dict[int, Placement] = {}
+    parts: dict[int, Placement] = {}
     for (_operation, placement), positions in alike.items():
         assert isinstance(placement, Rows)
         each = len(positions) // placement.parts
         for index, position in enumerate(positions):
             complete = each * placement.parts == len(positions)
             first = positions[index % each] if complete else position
-            found[position] = replace(placement, part=index // each, operation=first) if complete else Unplaced()
-    return found
+            parts[position] = replace(placement, part=index // each, operation=first) if complete else Unplaced()
+    return parts
 
 
 def _spans(position: int, reference: TrainingRecord, distributed: TrainingRecord) -> Placement:

@@ -44,17 +44,17 @@ def probe(report: Report, settings: RunSettings, compare_once: CompareOnce) -> R
         return report
     for hold in dict.fromkeys((step - 2, 0)):
         again = compare_once(replace(settings, precision=reference.precision, hold=hold, steps=step), (CHECK,))
-        found = stale_update(reference, distributed, again.reference, hold, step)
-        if found is None:
+        result = stale_update(reference, distributed, again.reference, hold, step)
+        if result is None:
             continue
         rest = [f for f in report.findings if not report.roles.have(f, Role.VALUES) or (f.step or 0) < step]
-        results = tuple(replace(r, findings=(found,)) if r.check == CHECK else r for r in report.results)
+        results = tuple(replace(r, findings=(result,)) if r.check == CHECK else r for r in report.results)
         unused = dict(report.unused_expectations)
-        why = unused.pop(found.cause or "", None)
+        why = unused.pop(result.cause or "", None)
         return replace(
             report,
-            findings=rest if why is not None else [found, *rest],
-            expected=report.expected if why is None else (*report.expected, (found, why)),
+            findings=rest if why is not None else [result, *rest],
+            expected=report.expected if why is None else (*report.expected, (result, why)),
             unused_expectations=unused,
             results=results,
         )

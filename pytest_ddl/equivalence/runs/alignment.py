@@ -87,12 +87,12 @@ def align(reference: TrainingRecord, distributed: TrainingRecord, settings: RunS
     runs = Aligned(reference, distributed, settings)
     if not _are_comparable(reference, distributed) or _same_contents(reference, distributed):
         return runs
-    found = coverage(reference, distributed)
-    if found is None or found.order is Order.REPEATED or data_shift(reference, distributed) is not None:
+    covered = coverage(reference, distributed)
+    if covered is None or covered.order is Order.REPEATED or data_shift(reference, distributed) is not None:
         return runs
     if unread_parts(reference, distributed) is not None:
         return runs
-    wrong = found.order is Order.WRONG
+    wrong = covered.order is Order.WRONG
     known = contents_are_known(reference, distributed)
     if settings.steps is not None and reference.num_steps >= settings.steps:
         longer = replace(settings, steps=settings.steps + FURTHER_STEPS)
@@ -115,7 +115,7 @@ def align(reference: TrainingRecord, distributed: TrainingRecord, settings: RunS
     if not known and _follow_batch_size(runs, program):
         why = "the examples depend on the size of the batches in which they are drawn: create them before batching"
         return replace(runs, undecided=why, in_program=True)
-    return runs if wrong else _replayed(runs, program, found.drawn)
+    return runs if wrong else _replayed(runs, program, covered.drawn)
 
 
 def _given_alike(runs: Aligned, program: Runner) -> Aligned:

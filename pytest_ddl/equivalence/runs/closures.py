@@ -304,7 +304,7 @@ def _finding(wrong: Sequence[_Difference], plain: TrainingRecord, closures: int,
     numbers = len({one.call for one in wrong})
     # If all closures are wrong, it does not show that one depends on another.
     cause = _CAUSE if evidence or numbers < closures else None
-    found = difference(first.actual, first.desired)
+    apart = difference(first.actual, first.desired)
     variable = next(variable for variable in plain.variables if variable.index == first.index)
     return Finding(
         CHECK,
@@ -313,11 +313,11 @@ def _finding(wrong: Sequence[_Difference], plain: TrainingRecord, closures: int,
         cause=cause,
         step=first.call + 1,
         variable=variable.name,
-        error=found.error,
+        error=apart.error,
         tolerance=first.bound,
         fix=fix_of(cause) if cause else FIX,
-        observed=found.actual,
-        expected=found.desired,
+        observed=apart.actual,
+        expected=apart.desired,
         origin="rounding of one gradient, whose operands are equal",
         evidence=evidence or "one device was given the weights that each closure read, and the examples it consumed",
         grounds=Grounds.RECOMPUTED,

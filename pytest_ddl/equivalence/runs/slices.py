@@ -72,11 +72,11 @@ def terms_to_measure(report: Report) -> list[tuple[int, tuple[int, ...]]]:
     is moved by one ulp shows how large they are. A run on one example does.
     """
     reference, distributed = report.reference, report.distributed
-    found = [f.step for f in _found(report, OPT_STATE) if f.step and not f.a_priori]
-    if not found:
+    steps = [f.step for f in _found(report, OPT_STATE) if f.step and not f.a_priori]
+    if not steps:
         return []
-    rows = _rows_by_replica(reference, distributed, min(found)) or {}
-    return [(min(found), tuple(own[0] for own in rows.values() if own)[:_MOST_TERMS])] if rows else []
+    rows = _rows_by_replica(reference, distributed, min(steps)) or {}
+    return [(min(steps), tuple(own[0] for own in rows.values() if own)[:_MOST_TERMS])] if rows else []
 
 
 def orders_to_measure(report: Report, step: int) -> list[tuple[tuple[int, tuple[int, ...]], ...]]:
@@ -198,7 +198,7 @@ def pairings_to_recompute(report: Report, step: int, rows: Mapping[int, tuple[in
         return []
     wrong = [replica for replica, right in computed_alone(case, source).items() if not right]
     batches = _batches(case.reference, step)
-    found: dict[tuple[int, tuple[int, ...]], Pairing] = {}
+    pairings: dict[tuple[int, tuple[int, ...]], Pairing] = {}
     for replica in wrong[:1]:
         own = rows[replica]
         orders = {
@@ -208,8 +208,8 @@ def pairings_to_recompute(report: Report, step: int, rows: Mapping[int, tuple[in
         }
         for tensor in range(1, len(batches[0].columns)):
             for order, moved in orders.items():
-                found.setdefault((tensor, moved), Pairing(replica, tensor, order, moved))
-    return [pairing for pairing in found.values() if pairing.rows != rows[pairing.replica]][:_MOST_EXAMPLES]
+                pairings.setdefault((tensor, moved), Pairing(replica, tensor, order, moved))
+    return [pairing for pairing in pairings.values() if pairing.rows != rows[pairing.replica]][:_MOST_EXAMPLES]
 
 
 def parts_to_recompute(

@@ -82,11 +82,11 @@ def _draws(comparison: Comparison, step: int) -> Iterator[Entry]:
 
 def _operations(ranks: Sequence[RankRecord], step: int) -> dict[int, Counter[tuple[int, str]]]:
     """Map each replica to the random operations that it executed in a step, by place and type."""
-    found: dict[int, Counter[tuple[int, str]]] = {}
+    operations: dict[int, Counter[tuple[int, str]]] = {}
     for rank in ranks:
         for draw in rank.steps[step - 1].draws:
-            found.setdefault(draw.replica, Counter())[draw.position, draw.op] += 1
-    return found
+            operations.setdefault(draw.replica, Counter())[draw.position, draw.op] += 1
+    return operations
 
 
 def _gradients(comparison: Comparison) -> Iterator[Entry]:

@@ -52,11 +52,11 @@ def has_cause_below_rounding(report: Report) -> bool:
 
     The bounds of float64 are too narrow for what such a step computes, so that no recomputation fits.
     """
-    found = [finding for finding in report.findings if report.roles.have(finding, Role.UPDATES)]
-    if not found or report.reference.errors or report.distributed.errors:
+    updates = [finding for finding in report.findings if report.roles.have(finding, Role.UPDATES)]
+    if not updates or report.reference.errors or report.distributed.errors:
         return False
     narrowed = (rank.facts.get("narrowed") for one in (report.reference, report.distributed) for rank in one.ranks)
-    return not _is_explained(found[0]) and any(narrowed)
+    return not _is_explained(updates[0]) and any(narrowed)
 
 
 def named_in_own_precision(report: Report, own: Report) -> Report:
@@ -88,14 +88,14 @@ def is_of_single_precision(report: Report) -> bool:
         [finding for finding in report.findings if report.roles.have(finding, role)]
         for role in (Role.UPDATES | Role.LOSS, Role.SLOTS | Role.STATE | Role.METRICS)
     )
-    found = by_step or others  # While weights or losses differ, other values may follow from them.
+    judged = by_step or others  # While weights or losses differ, other values may follow from them.
     if reference.errors or distributed.errors:
         return False
     # A loss is also recomputed from the losses of the replicas, with what float32 rounded in them.
-    explained = any(finding.grounds is Grounds.RECOMPUTED for finding in found if finding.check != LOSS_EQ)
+    explained = any(finding.grounds is Grounds.RECOMPUTED for finding in judged if finding.check != LOSS_EQ)
     if explained or not _rounds_to_single(reference, distributed):
         return False
-    return bool(found) and all(_is_rounding(reference, distributed, finding, bool(by_step)) for finding in found)
+    return bool(judged) and all(_is_rounding(reference, distributed, finding, bool(by_step)) for finding in judged)
 
 
 def _rounds_to_single(reference: TrainingRecord, distributed: TrainingRecord) -> bool:

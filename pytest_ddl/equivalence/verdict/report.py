@@ -123,8 +123,8 @@ class Report:
     @property
     def declared(self) -> tuple[Finding, ...]:
         """All findings that ``expect=`` excuses, also those that are not listed because they follow from another."""
-        found = [finding for result in self.results for finding in result.findings]
-        return tuple(found[at] for at in sorted(Expectations(self.expectations).excusing(found)))
+        findings = [finding for result in self.results for finding in result.findings]
+        return tuple(findings[at] for at in sorted(Expectations(self.expectations).excusing(findings)))
 
     @property
     def known_behaviors(self) -> tuple[KnownBehavior, ...]:

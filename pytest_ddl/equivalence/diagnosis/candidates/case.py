@@ -138,8 +138,8 @@ class Case(Comparison):
     @property
     def sizes(self) -> list[int]:
         """Number of examples per replica in this step, ordered by replica; empty if not observed."""
-        found = sizes(self.distributed, self.step)
-        return [found[replica] for replica in sorted(found)]
+        by_replica = sizes(self.distributed, self.step)
+        return [by_replica[replica] for replica in sorted(by_replica)]
 
     @cached_property
     def weights(self) -> list[Motion]:
@@ -176,16 +176,16 @@ class Case(Comparison):
     @cached_property
     def own(self) -> Mapping[GradientStage, dict[int, Float]]:
         """Gradients of the single device, by stage."""
-        found = ((stage, gradients.by_replica(self.reference, self.step, stage)) for stage in GradientStage)
-        return {stage: parts[0] for stage, parts in found if list(parts) == [0]}
+        by_stage = ((stage, gradients.by_replica(self.reference, self.step, stage)) for stage in GradientStage)
+        return {stage: parts[0] for stage, parts in by_stage if list(parts) == [0]}
 
     @cached_property
     def parts(self) -> Mapping[GradientStage, list[dict[int, Float]]]:
         """Gradients of the replicas, by stage and replica. A stage is missing unless all replicas recorded it."""
-        found = ((stage, gradients.by_replica(self.distributed, self.step, stage)) for stage in GradientStage)
+        by_stage = ((stage, gradients.by_replica(self.distributed, self.step, stage)) for stage in GradientStage)
         return {
             stage: [parts[replica] for replica in range(self.replicas)]
-            for stage, parts in found
+            for stage, parts in by_stage
             if sorted(parts) == list(range(self.replicas))
         }
 
@@ -193,15 +193,15 @@ class Case(Comparison):
     def sources(self) -> list[Source]:
         """Gradients that the replicas contributed, each stage with the gradients of the single device."""
         indices = {motion.variable.index: motion.ours for motion in self.weights}
-        found = []
+        known = []
         for stage in GradientStage:
             if stage not in self.own or stage not in self.parts:
                 continue
             kept = [{i: v for i, v in part.items() if i in indices} for part in self.parts[stage]]
             mine = {i: v for i, v in self.own[stage].items() if i in indices}
             if mine and all(v.shape == indices[i].shape for part in (mine, *kept) for i, v in part.items()):
-                found.append(Source(stage, mine, kept))
-        return found
+                known.append(Source(stage, mine, kept))
+        return known
 
     @property
     def computed(self) -> Source | None:
@@ -247,14 +247,14 @@ class Case(Comparison):
 
     def layers(self, *names: str) -> list[str]:
         """Name the layers whose type is one of ``names``, or starts with one that ends in ``*``."""
-        found = self.distributed.ranks[0].layers if self.distributed.ranks else ()
-        return [layer.name for layer in found if is_of_type(layer, *names)]
+        recorded = self.distributed.ranks[0].layers if self.distributed.ranks else ()
+        return [layer.name for layer in recorded if is_of_type(layer, *names)]
 
     def slice_updates(self, index: int) -> list[Float]:
         """Return the change that each replica's examples would make without the others; empty if not computed."""
         runs = [self.slices[replica] for replica in sorted(self.slices)]
-        found = [update(run, index, self.step) for run in runs if run.num_steps >= self.step]
-        return [change for change in found if change is not None]
+        updates = [update(run, index, self.step) for run in runs if run.num_steps >= self.step]
+        return [change for change in updates if change is not None]
 
     def _effective(self, weight: Motion) -> Motion | None:
         variable, step = weight.variable, self.step
@@ -277,7 +277,7 @@ class Case(Comparison):
         source = next((source for source in self.sources if source.stage is GradientStage.APPLIED), None)
         if source is None or any(item.summed is not GradientSum.ADDED for item in applied):
             return []
-        found = []
+        motions = []
         for weight in self.weights:
             index = weight.variable.index
             own, parts = source.own.get(index), [part[index] for part in source.parts if index in part]
@@ -288,10 +288,10 @@ class Case(Comparison):
             scale = max(map(magnitude, (own, *parts)))
             slack = self.replicas * gradients.slack(self.tolerance, index, self.step, scale)
             theirs = (np.sum(parts, axis=0),) * len(weight.theirs)
-            found.append(
+            motions.append(
                 replace(weight, ours=own, theirs=theirs, slack=slack, label="gradient, as optimizers add it up")
             )
-        return found if not all(motion.is_right for motion in found) else []
+        return motions if not all(motion.is_right for motion in motions) else []
 
     def _rate(self, weight: Motion) -> float | None:
         """Return the learning rate of an update by hand: of this weight, or of another if its gradient is unknown.
@@ -311,8 +311,8 @@ class Case(Comparison):
         known_rates = [rate for rate in larger if rate is not None]
         if larger and not known_rates:
             return None
-        found = [own, *known_rates, *self._own_rates.values()]
-        return next((rate for rate in found if rate is not None), None)
+        rates = [own, *known_rates, *self._own_rates.values()]
+        return next((rate for rate in rates if rate is not None), None)
 
     @cached_property
     def _own_rates(self) -> Mapping[int, float | None]:
@@ -375,14 +375,14 @@ class Case(Comparison):
 
 
 def _examples(record: TrainingRecord, step: int) -> list[int | str] | None:
-    found: list[int | str] = []
+    examples: list[int | str] = []
     if not record.batches(step):
         return None
     for batch in record.batches(step):
         if batch.size and not batch.examples:
             return None
-        found += batch.examples
-    return sorted(found, key=str)
+        examples += batch.examples
+    return sorted(examples, key=str)
 
 
 def is_of_type(layer: LayerRecord, *names: str) -> bool:

@@ -88,7 +88,7 @@ def _factor_of_each_copy(case: Case) -> list[float]:
     counts = {len(motion.theirs) for motion in moving}
     if len(counts) != 1 or any(np.any(theirs) for m in case.weights if m not in moving for theirs in m.theirs):
         return []
-    found = []
+    factors = []
     ours = flat([motion.ours for motion in moving])
     for position in range(counts.pop()):
         c = coefficient(flat([motion.theirs[position] for motion in moving]), ours)
@@ -96,8 +96,8 @@ def _factor_of_each_copy(case: Case) -> list[float]:
             return []
         if any(difference(m.theirs[position], c * m.ours).error > m.slack * max(1.0, c) for m in moving):
             return []
-        found.append(c)
-    return found if ours.size > 1 else []
+        factors.append(c)
+    return factors if ours.size > 1 else []
 
 
 def _norms_are_limited(case: Case, source: Source) -> bool:

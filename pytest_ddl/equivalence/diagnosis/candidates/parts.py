@@ -322,8 +322,8 @@ def _masks(case: Case) -> tuple[str, ...]:
 
 
 def masked_layers(case: Case) -> list[str]:
-    found = case.distributed.ranks[0].layers if case.distributed.ranks else ()
-    return [layer.name for layer in found if layer.type == "Masking" or layer.settings.get("mask_zero")]
+    layers = case.distributed.ranks[0].layers if case.distributed.ranks else ()
+    return [layer.name for layer in layers if layer.type == "Masking" or layer.settings.get("mask_zero")]
 
 
 def masking(case: Case) -> Fit | None:

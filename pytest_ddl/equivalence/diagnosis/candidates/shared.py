@@ -73,8 +73,8 @@ def total_of(source: Source) -> dict[int, Float]:
 def combined(source: Source, shares: list[float]) -> dict[int, Float]:
     """Map each variable to the weighted sum of the replicas' gradients."""
     indices = {index for part in source.parts for index in part}
-    found = ((index, weighted_sum(source.parts, shares, index)) for index in indices)
-    return {index: value for index, value in found if value is not None}
+    sums = ((index, weighted_sum(source.parts, shares, index)) for index in indices)
+    return {index: value for index, value in sums if value is not None}
 
 
 def tells(case: Case, source: Source) -> bool:
@@ -142,9 +142,9 @@ def odd_replicas(case: Case) -> list[int]:
     The result is empty if that is so for all replicas, because the reason is then not how a replica treats examples.
     """
     source = case.computed
-    found = computed_alone(case, source) if source is not None else {}
-    odd = [replica for replica, right in found.items() if not right]
-    return odd if len(odd) < len(found) else []
+    alone = computed_alone(case, source) if source is not None else {}
+    odd = [replica for replica, right in alone.items() if not right]
+    return odd if len(odd) < len(alone) else []
 
 
 def adds_up(case: Case, source: Source, share: float = 1.0, by_size: bool = False) -> bool:
@@ -209,13 +209,13 @@ def limits_of(case: Case) -> list[Clip]:
     configured = configured_limit(case)
     if configured is not None:
         return [configured]
-    found: dict[tuple[str, str], Clip] = {}
+    clips: dict[tuple[str, str], Clip] = {}
     for stage, (before, after) in enumerate(_changes_of_gradients(case)):
         both = set(before) & set(after)
         for clip in clips_between({i: before[i] for i in both}, {i: after[i] for i in both}, case.close()):
-            if (clip.kind, f"{clip.limit:.6g}") not in found and not _is_contradicted(case, clip, stage):
-                found[clip.kind, f"{clip.limit:.6g}"] = clip
-    return list(found.values())
+            if (clip.kind, f"{clip.limit:.6g}") not in clips and not _is_contradicted(case, clip, stage):
+                clips[clip.kind, f"{clip.limit:.6g}"] = clip
+    return list(clips.values())
 
 
 def _changes_of_gradients(case: Case) -> list[tuple[dict[int, Float], dict[int, Float]]]:
