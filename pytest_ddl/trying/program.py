@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing.util
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,11 +170,15 @@ def _refuse_own_updates(put: Replacements, keras: Any) -> None:
     """Refuse updates outside ``fit`` in a script without a strategy, before they fail without an explanation."""
     import tensorflow as tf
 
-    original = keras.optimizers.Optimizer.apply_gradients
+    def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def update(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context():
+                raise NotSeenError(no_strategy_advice())
+            return original(self, *args, **kwargs)
 
-    def apply_gradients(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context():
-            raise NotSeenError(no_strategy_advice())
-        return original(self, *args, **kwargs)
+        return update
 
-    put.put(keras.optimizers.Optimizer, "apply_gradients", apply_gradients)
+    for name in ("apply_gradients", "apply"):  # tf_keras has only the first
+        original = getattr(keras.optimizers.Optimizer, name, None)
+        if original is not None:
+            put.put(keras.optimizers.Optimizer, name, refusing(original))

@@ -316,6 +316,10 @@ def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivale
     ("code", "advice"),
     [
         (scripts.OWN_LOOP_WITHOUT_STRATEGY, r"^script.py:10: this loop .*strategy.run\(train_step"),
+        (
+            scripts.OWN_LOOP_WITHOUT_STRATEGY.replace("apply_gradients(zip(", "apply(").replace("s))", "s)"),
+            r"^script.py:10: this loop .*strategy.run\(train_step",
+        ),
         (scripts.DOWNLOADS, r"^script.py:6: .*urlopen\(https://example.org/a\) is refused"),
         ("import tensorflow as tf\nprint(tf.distribute.MirroredStrategy())\n", "no training step was seen"),
         (scripts.COORDINATOR, "no training step was seen"),
@@ -328,7 +332,7 @@ def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivale
         ),
         (scripts.FIT + "import not_there\n", "the script fails on one device, too: ModuleNotFoundError"),
     ],
-    ids=["loop", "download", "nothing", "coordinator", "values", "mesh", "no scope", "unrun", "own error"],
+    ids=["loop", "apply", "download", "nothing", "coordinator", "values", "mesh", "no scope", "unrun", "own error"],
 )
 def test_a_script_that_cannot_be_followed_gets_advice(
     code: str, advice: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
