@@ -227,3 +227,11 @@ def every_variable_has_a_place() -> None:
     from tensorflow.python.distribute import distribute_utils
 
     silence(distribute_utils, "validate_colocate", "validate_colocate_distributed_variable")
+
+
+@defect(r"test_refusals\.py")
+def options_of_layers_are_not_checked() -> None:
+    """A layer takes each of its options."""
+    from suites.subject import keras
+
+    silence(keras.layers.Dense, "__init__")
