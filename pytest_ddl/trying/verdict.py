@@ -55,10 +55,14 @@ _OF_ONE_DEVICE = (
 )
 _NOT_COMPARED = "This is usual if the global batch grows as much. Whether it trains as well was not compared"
 _LEFT_OPEN = f"{'left open:':<13}"
-_SLOW = "the script did not end in time on one device. Give it more time (--timeout=SECONDS) or less work (--steps=1)"
+_LESS = (
+    "Give it more time (--timeout=SECONDS) or less work: --steps=1, or a smaller number in the script if it says "
+    "itself how many steps it makes, as in range(STEPS) with a dataset that never ends"
+)
+_SLOW = f"the script did not end in time on one device. {_LESS}"
 _SLOW_THERE = (
     "the script did not end in time under the strategy, and on one device it did. It may be slow, or wait forever. "
-    "Give it more time (--timeout=SECONDS) or less work (--steps=1)"
+    f"{_LESS}"
 )
 
 _IN_SCOPE = "To compare it, make or load the model inside strategy.scope()"

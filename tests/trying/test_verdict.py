@@ -104,6 +104,22 @@ def test_a_single_rank_that_misses_its_deadline_decides_nothing(ranks: int, tmp_
     )
 
 
+def test_a_script_that_is_too_slow_is_told_of_steps_that_no_option_cuts(tmp_path: Path) -> None:
+    """--steps does not cut a dataset that repeats for ever: the script's own loop says how many steps it makes."""
+    (tmp_path / "script.py").touch()
+    report = report_with()
+    rank = SimpleNamespace(facts={})
+    late = ErrorRecord("deadline", "deadline exceeded", "", 0, file="/here/script.py", line=7)
+    report.reference = SimpleNamespace(ranks=[rank], num_steps=0, errors=((rank, late),), refused=None)
+    report.distributed = SimpleNamespace(ranks=[rank], num_steps=0, errors=())
+
+    def compare(_train: Any, **_given: Any) -> Any:
+        raise DivergenceError(report)
+
+    with pytest.raises(UndecidedError, match=r"^script\.py:7: .*on one device.*range\(STEPS\)"):
+        compare_script(compare, TriedScript(Script.read(tmp_path / "script.py"), failing=()), {})
+
+
 @pytest.mark.parametrize(("code", "advised"), [("import keras\n", False), ("from tensorflow import keras\n", True)])
 def test_tf_keras_is_advised_only_where_it_replaces_keras(code: str, advised: bool, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(code)
