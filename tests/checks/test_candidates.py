@@ -28,6 +28,7 @@ from simulated_gradients import (
     train,
 )
 
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.equivalence.verdict.report import Report
@@ -331,3 +332,28 @@ def test_rows_are_not_mixed_if_each_is_that_of_the_sum() -> None:
 
     way = Way(sparse=True, computed=penalised)
     assert first(compared(way, way)).cause != "sparse-gradient-mismatch"
+
+
+@pytest.mark.parametrize("rule", ["SGD", "Adam"])
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_numbers_that_every_replica_adds_to_its_gradient(rule: str, replicas: int) -> None:
+    def noisy(parts: Any, _step: int) -> Any:
+        draw = np.random.default_rng(5)
+        noise = {name: 0.3 * draw.normal(size=parts[0][name].shape) for name in NAMES}
+        return [{name: part[name] + noise[name] for name in NAMES} for part in parts]
+
+    way = Way(rule=rule, handed=noisy)
+    finding = first(compared(way, way, replicas))
+    assert finding.cause == "term-added-by-every-replica", finding.evidence
+
+
+def test_a_whole_gradient_times_a_number_of_each_replica() -> None:
+    def weighted(parts: Any, _step: int) -> Any:
+        whole = summed(parts)[0]
+        weights = np.linspace(0.5, 1.5, len(parts)) if len(parts) > 1 else [1.0]
+        return [scaled(whole, float(weight) / len(parts) ** 2) for weight in weights]
+
+    way = Way(handed=weighted)
+    finding = first(compared(way, way))
+    assert finding.cause == "gradient-scaled-by-inverse-replica-count", finding.evidence
+    assert str(finding.fix) == SPECIAL["factors-of-parts"]

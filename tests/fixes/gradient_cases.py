@@ -305,4 +305,29 @@ CASES = (
         cause="gradient-clipped-before-aggregation",
         steps=4,
     ),
+    Case(
+        "term-added-by-every-replica",
+        LOOP,
+        "update",
+        "pass",
+        given={
+            "inside": "term = tf.constant(0.05)",
+            "apply": "optimizer.apply_gradients([(g + term, v) for g, v in zip(gradients, model.trainable_variables)])",
+        },
+    ),
+    Case(
+        "factors-of-parts",
+        LOOP,
+        "update",
+        "loss_of_all = loss",
+        given={
+            "gradients": f"""
+            gradients = tape.gradient(loss, model.trainable_variables)
+            {_SEVERAL}
+            gradients = [gradient / {_N} for gradient in gradients]
+            """,
+            "apply": "optimizer.apply_gradients([(loss_of_all * g, v) for g, v in zip(gradients, model.variables)])",
+        },
+        cause="gradient-scaled-by-inverse-replica-count",
+    ),
 )

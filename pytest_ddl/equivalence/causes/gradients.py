@@ -133,6 +133,15 @@ GRADIENTS = (
         ),
     ),
     Cause(
+        "term-added-by-every-replica",
+        "Every replica adds the same numbers, for example noise, to its gradient, so that the sum over the replicas "
+        "counts them once per replica.",
+        Fix(
+            "Divide what each replica adds to its gradient by the number of replicas.",
+            "term = term / tf.distribute.get_replica_context().num_replicas_in_sync",
+        ),
+    ),
+    Cause(
         "regularization-scaled-by-replica-count",
         "The regularization term is counted once per replica instead of once per step.",
         Fix(

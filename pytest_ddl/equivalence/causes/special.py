@@ -98,14 +98,19 @@ SPECIAL: Mapping[str, Fix] = {
         "loss_of_all = tf.distribute.get_replica_context().all_reduce('sum', loss)",
     ),
     "norms-of-parts": Fix(
-        "Add the gradients up first, then compute norms and ratios from the sum. Apply the result once: an optimizer "
-        "of Keras adds it up over the replicas.",
+        "Add the gradients up first, then compute norms and ratios from the sum. Add up a loss that they use, too. "
+        "Apply the result once: an optimizer of Keras adds it up over the replicas.",
         """
         context = tf.distribute.get_replica_context()
         gradients = context.all_reduce("sum", gradients)
         count = context.num_replicas_in_sync
         gradients = [scaled(gradient) / count for gradient in gradients]
         """,
+    ),
+    "factors-of-parts": Fix(
+        "Each replica multiplies the whole gradient by a number of its own, for example one that it computes from its "
+        "own loss. Compute this number from the whole batch.",
+        "loss_of_all = tf.distribute.get_replica_context().all_reduce('sum', loss)",
     ),
     "clipped-micro-batches": Fix(
         "Clip the sum of all replicas' gradients of a micro-batch, and keep an equal part of it on each replica: the "

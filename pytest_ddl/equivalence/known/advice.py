@@ -83,7 +83,7 @@ def fix_of_sums(finding: Finding, results: Sequence[CheckResult], distributed: T
     by_hand = bool(gradients) and all(item.stage is GradientStage.COMPUTED for item in gradients)
     aggregation = next((v.aggregation.lower() for v in distributed.variables if v.name == finding.variable), "")
     if small:
-        return SPECIAL["assigned-mean" if by_hand and "mean" in aggregation else "divided"]
+        return finding.fix or SPECIAL["assigned-mean" if by_hand and "mean" in aggregation else "divided"]
     reduces = any("all_reduce" in rank.facts.get("lines", {}) for rank in distributed.ranks)
     if by_hand:
         return SPECIAL["assigned-sum"] if "sum" in aggregation else None

@@ -76,6 +76,7 @@ KINDS: Mapping[str, tuple[tuple[str, ...], int]] = {
     **dict.fromkeys(
         ("gradient-not-aggregated", "gradient-clipped-before-aggregation", "clipping-lost"), (_OF_UPDATE, 1)
     ),
+    "term-added-by-every-replica": (_OF_UPDATE, 1),
     "sparse-gradient-mismatch": (("all_reduce", "gather", "apply", "assign", "gradient", "fit"), 1),
     **dict.fromkeys(
         ("non-finite-not-synchronised", "reduction-overflow", "gradient-accumulation-wrong"), (_OF_UPDATE, 1)

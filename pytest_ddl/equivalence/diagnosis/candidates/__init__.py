@@ -50,6 +50,7 @@ CANDIDATES: list[Candidate] = [
     aggregation.partly_apart,
     aggregation.without_reduction,
     scaling.regularization,
+    reduced.added_in_full,
     scaling.data_part_scaled,
     motion.frozen_moved,
     clipping.clipped_parts,

@@ -7,7 +7,7 @@ from itertools import product
 
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit
-from pytest_ddl.equivalence.diagnosis.candidates.reduced import reduced_pairs
+from pytest_ddl.equivalence.diagnosis.candidates.reduced import Sums, handed_sums
 from pytest_ddl.equivalence.evidence.arrays import Float
 from pytest_ddl.equivalence.evidence.combination import global_norm, solve
 from pytest_ddl.equivalence.evidence.gradients import calls
@@ -87,7 +87,7 @@ def clipped_one_by_one(case: Case) -> Fit | None:
     """
     if case.replicas == 1:
         return None
-    sums = _handed_sums(case)
+    sums = handed_sums(case)
     # A limit may count all weights together, or each by itself.
     groupings = ([list(sums[0])], [[index] for index in sums[0]]) if sums else ()
     for steps, groups in product(range(1, case.step + 1), groupings):
@@ -105,26 +105,8 @@ def clipped_one_by_one(case: Case) -> Fit | None:
     return None
 
 
-Sums = list[dict[int, Float]]
-"""Sum of gradients that one device uses, and then the one of each replica."""
 Entered = list[tuple[float, float, float]]
 """Weight, norm and the rounding of the weight for each micro-batch of one device, and then of each replica."""
-
-
-def _handed_sums(case: Case) -> Sums:
-    """Return the gradients that are handed to the optimizer, or else to a reduction of the program."""
-    for source in case.sources:
-        if source.stage is GradientStage.APPLIED:
-            return [source.own, *source.parts]
-    pairs = list(reduced_pairs(case))
-    shapes = [motion.ours.shape for motion in case.weights]
-    for first in range(len(pairs) - len(shapes) + 1):
-        window = pairs[first : first + len(shapes)]
-        if shapes and [pair.desired.shape for pair in window] == shapes:
-            indices = [motion.variable.index for motion in case.weights]
-            columns = [[pair.alone, *pair.given] for pair in window]
-            return [dict(zip(indices, values, strict=True)) for values in zip(*columns, strict=True)]
-    return []
 
 
 def _entered(case: Case, sums: Sums, indices: Sequence[int], steps: int) -> Entered:

@@ -11,12 +11,16 @@ from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit
 from pytest_ddl.equivalence.diagnosis.candidates.shared import adds_up
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, difference, magnitude
 from pytest_ddl.equivalence.findings import Grounds
-from pytest_ddl.records import ReductionRecord, TrainingRecord
+from pytest_ddl.records import GradientStage, ReductionRecord, TrainingRecord
 
 CAUSE = "reduced-value-wrong"
 _ALIKE = {"float64": 1e-9}
 """Largest relative difference of equal values. The factors and spreads that are looked for are far larger."""
 _ALIKE_ELSE = 1e-4
+
+
+Sums = list[dict[int, Float]]
+"""Gradients that one device uses, and then those of each replica."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,49 @@ def _fit(case: Case, pair: ReducedPair, what: str) -> Fit:
     at = f" at {where}" if where else ""
     evidence = f"the all_reduce{at} (number {pair.position + 1} of the replica function) gives {what}"
     return Fit(CAUSE, evidence, grounds=Grounds.PATTERN)
+
+
+def handed_sums(case: Case) -> Sums:
+    """Return the gradients that are handed to the optimizer, or else to a reduction of the program."""
+    for source in case.sources:
+        if source.stage is GradientStage.APPLIED:
+            return [source.own, *source.parts]
+    pairs = list(reduced_pairs(case))
+    shapes = [motion.ours.shape for motion in case.weights]
+    for first in range(len(pairs) - len(shapes) + 1):
+        window = pairs[first : first + len(shapes)]
+        if shapes and [pair.desired.shape for pair in window] == shapes:
+            indices = [motion.variable.index for motion in case.weights]
+            columns = [[pair.alone, *pair.given] for pair in window]
+            return [dict(zip(indices, values, strict=True)) for values in zip(*columns, strict=True)]
+    return []
+
+
+def added_in_full(case: Case) -> Fit | None:
+    """Test for numbers that every replica adds to its right gradient, as one device does once."""
+    computed, sums = case.computed, handed_sums(case)
+    if case.replicas == 1 or computed is None or not sums or not adds_up(case, computed):
+        return None
+    close, named = case.close(2.0), []
+    update = {motion.variable.index: motion for motion in case.pulls}
+    for index, own in computed.own.items():
+        before = [own, *(part.get(index, np.zeros_like(own)) for part in computed.parts)]
+        after = [handed.get(index) for handed in sums]
+        added = [np.asarray(new - old) for new, old in zip(after, before, strict=True) if new is not None]
+        if len(added) != len(before) or not all(close(index, term, added[0]) for term in added[1:]):
+            return None
+        if index in update and not close(index, update[index].theirs[0], own + case.replicas * added[0]):
+            return None
+        if not close(index, added[0], np.zeros_like(own)):
+            named += [motion.variable.name for motion in case.weights if motion.variable.index == index]
+    if not named:
+        return None
+    return Fit(
+        "term-added-by-every-replica",
+        f"each replica adds the same numbers to its gradient of {', '.join(named[:3])} as one device, so the sum has "
+        f"them {case.replicas} times",
+        grounds=Grounds.RECOMPUTED if update else Grounds.PATTERN,
+    )
 
 
 def reduced_pairs(case: Case) -> Iterator[ReducedPair]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pytest_ddl.equivalence.causes import fix_of
+from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Motion, reproduces
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     has_silent_replicas,
@@ -17,7 +18,7 @@ from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     tell_apart,
     total_of,
 )
-from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude, norm
+from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, flat, magnitude, norm
 from pytest_ddl.equivalence.evidence.combination import Weights, solve
 from pytest_ddl.equivalence.findings import Grounds
 from pytest_ddl.records import GradientStage
@@ -25,6 +26,8 @@ from pytest_ddl.records import GradientStage
 _BY_COUNTS = "masked-loss-normalised-per-replica"
 CAUSES = {1: "gradient-scaled-by-replica-count", -1: "gradient-scaled-by-inverse-replica-count"}
 
+_OWN = 1e-3
+"""Smallest relative difference of factors that replicas compute from their own examples."""
 _LEAST_SCALE = 16.0
 """Smaller factors may be numbers of replicas, of micro-batches or of examples."""
 
@@ -44,8 +47,23 @@ def scaled(case: Case) -> Fit | None:
             continue  # replicas with equal data apply equal parts of the gradient
         evidence = _in_update(case, factor) or _in_moments(case, factor) or _in_gradients(case, factor)
         if evidence:
-            return Fit(cause, evidence, grounds=Grounds.RATIO)
+            return Fit(cause, evidence, grounds=Grounds.RATIO, fix=_multiplied_by_own(case) if factor < 1 else None)
     return None
+
+
+def _multiplied_by_own(case: Case) -> str | None:
+    """Return the fix for replicas that hand over the whole gradient, each times a number of its own."""
+    applied = next((source for source in case.sources if source.stage is GradientStage.APPLIED), None)
+    if case.computed is None or applied is None or case.replicas == 1:
+        return None
+    whole, factors = total_of(case.computed), []
+    for part in applied.parts:
+        factor = coefficient(flat([part[i] for i in whole if i in part]), flat([whole[i] for i in whole if i in part]))
+        if factor is None or not all(i in part and case.close(2.0)(i, part[i], factor * whole[i]) for i in whole):
+            return None
+        factors.append(factor)
+    apart = max(factors) - min(factors) > _OWN * max(map(abs, factors))
+    return SPECIAL["factors-of-parts"] if apart else None
 
 
 def unscaled(case: Case) -> Fit | None:
