@@ -80,14 +80,14 @@ def versions() -> str:
     from pytest_ddl.installing import installed
     from pytest_ddl.strategies.machine import tensorflow_version
 
-    found = {
+    numbers = {
         "TensorFlow": tensorflow_version(),
         "Keras": installed("keras"),
         "pytest": installed("pytest"),
         "Python": platform.python_version(),
     }
     return "\n".join(
-        [f"pytest-ddl {pytest_ddl.__version__}", *(f"{name} {one or 'not installed'}" for name, one in found.items())]
+        [f"pytest-ddl {pytest_ddl.__version__}", *(f"{name} {one or 'not installed'}" for name, one in numbers.items())]
     )
 
 

@@ -234,8 +234,8 @@ def _to_blame(value: Any, where: str = "") -> tuple[str, Any] | None:
         pickle.dumps(value, protocol=5)
         return None
     except Exception:
-        found = (_to_blame(part, name) for name, part in _parts(value, where))
-        return next((blamed for blamed in found if blamed is not None), (where or "the reply", value))
+        causes = (_to_blame(part, name) for name, part in _parts(value, where))
+        return next((blamed for blamed in causes if blamed is not None), (where or "the reply", value))
 
 
 def _parts(value: Any, where: str) -> Iterator[tuple[str, Any]]:

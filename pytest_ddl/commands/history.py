@@ -146,17 +146,17 @@ def _judge(
 
 def _changes(history: History, margin: float) -> tuple[list[Change], list[HistoryProblem]]:
     """Return the changes in all series, and a problem if some cannot be searched. Counters need no package."""
-    found: list[Change] = []
+    detected: list[Change] = []
     missing: list[str] = []
     for series in history.series:
         try:
-            found += changes(series, margin)
+            detected += changes(series, margin)
         except DetectorMissingError as error:
             missing.append(str(error))
     if not missing:
-        return found, []
+        return detected, []
     message = f"{len(missing)} of {len(history.series)} series were not searched for changes: {missing[0]}"
-    return found, [HistoryProblem("unsearched", message, "series")]
+    return detected, [HistoryProblem("unsearched", message, "series")]
 
 
 def _gate(options: argparse.Namespace, places: HistoryPlaces) -> Confirm:

@@ -239,8 +239,8 @@ def _examples(record: TrainingRecord) -> Counter[object]:
 
 def _observed(record: TrainingRecord) -> bool:
     """Return whether it is known which examples each step, or all steps of a concurrent group, were trained on."""
-    found = [record.batches(together[-1]) for together in observed_together(record, record.num_steps)]
-    return all(batches and all(one.examples or not one.size for one in batches) for batches in found)
+    recorded = [record.batches(together[-1]) for together in observed_together(record, record.num_steps)]
+    return all(batches and all(one.examples or not one.size for one in batches) for batches in recorded)
 
 
 def _equal_values(record: TrainingRecord, baseline: TrainingRecord) -> bool:

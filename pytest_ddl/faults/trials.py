@@ -56,8 +56,8 @@ class TrialAttempt:
     @property
     def struck(self) -> tuple[Reached, ...]:
         """Points at which a fault struck, in the order of time."""
-        found = [one for points in self.points for one in points if one.struck is not None]
-        return tuple(sorted(found, key=lambda one: one.at))
+        reached = [one for points in self.points for one in points if one.struck is not None]
+        return tuple(sorted(reached, key=lambda one: one.at))
 
     @property
     def hung(self) -> bool:

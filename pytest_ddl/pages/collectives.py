@@ -141,16 +141,16 @@ def _first_difference(logs: Sequence[Sequence[CollectiveRecord]]) -> tuple[int, 
     TensorFlow pairs the k-th collective of a group with the k-th of the other ranks, so each group is compared on its
     own. The position is the length of the log for a rank that has ended. The result is empty if nothing differs.
     """
-    found = []
+    differences = []
     for group in sorted({item.group for log in logs for item in log}):
         places = [[at for at, item in enumerate(log) if item.group == group] for log in logs]
         for turn in range(max(map(len, places))):
             now = [own[turn] if turn < len(own) else len(log) for own, log in zip(places, logs, strict=True)]
             items = {_identity(log[at]) if at < len(log) else () for log, at in zip(logs, now, strict=True)}
             if len(items) > 1:
-                found.append(tuple(now))
+                differences.append(tuple(now))
                 break
-    return min(found, key=min, default=())
+    return min(differences, key=min, default=())
 
 
 def _does(rank: RankRecord, at: int) -> str:

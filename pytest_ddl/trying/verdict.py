@@ -218,9 +218,9 @@ def _with_another_meaning(trial: _Trial, error: DivergenceError) -> Report:
     first = error.report.findings[0] if error.report.findings else None
     if not _script(error.report.reference).counts_replicas or first is None or first.check not in _NUMBERS:
         raise error
-    found = trial.with_script(meaning=Meaning.NOTHING).unless_failed()
-    if found is not None:
-        return found
+    report = trial.with_script(meaning=Meaning.NOTHING).unless_failed()
+    if report is not None:
+        return report
     unclear = trial.with_script(meaning=Meaning.EVERYWHERE).unless_failed() is not None
     script = trial.script
     line = line_with_copied_count(script.source.code, _told_lines(script, error.report))

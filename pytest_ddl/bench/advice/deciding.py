@@ -82,14 +82,14 @@ def limits(evidence: AdviceEvidence) -> dict[str, Gain]:
 
     Parts overlap: a step that waits for data also waits for the slowest rank.
     """
-    found: dict[str, Gain] = {}
+    gains: dict[str, Gain] = {}
     if "cached" in evidence.gains:
-        found["input"] = evidence.helps("cached") or evidence.gains["cached"]
+        gains["input"] = evidence.helps("cached") or evidence.gains["cached"]
     if evidence.replicas > 1 and "alone" in evidence.gains:
-        found["communication"] = evidence.helps("alone") or evidence.gains["alone"]
+        gains["communication"] = evidence.helps("alone") or evidence.gains["alone"]
     for name, part in (("Python and host", "bodies"), ("tracing", "traced")):
         try:
-            found[name] = evidence.share(part)
+            gains[name] = evidence.share(part)
         except MissingError:
             continue
     try:
@@ -97,8 +97,8 @@ def limits(evidence: AdviceEvidence) -> dict[str, Gain]:
     except MissingError:
         slowest = None
     if slowest is not None:
-        found["stragglers"] = slowest[1]
-    return found
+        gains["stragglers"] = slowest[1]
+    return gains
 
 
 def parts_of(evidence: AdviceEvidence, decision: AdviceDecision) -> dict[str, Gain]:

@@ -96,24 +96,24 @@ def take_turns(harness: Harness, contenders: Sequence[Contender]) -> tuple[dict[
                 turns = _turns(lanes)
             for lane in lanes.values():
                 lane.stop()
-            found, failed = {}, {}
+            done, failed = {}, {}
             for each in running:
                 measured = each.result(turns.get(each, []))
                 if measured is None:
                     failed[each.contender.id] = str(each.error)
                 else:
-                    found[each.contender.id] = measured
+                    done[each.contender.id] = measured
             broken = [each.contender for each in running if each.failed]
-        if contenders[0].id in found:
-            return found, failed
+        if contenders[0].id in done:
+            return done, failed
         if running[0].failed or not broken:
             raise BenchError(str(running[0].error)) from running[0].error
     if ended := next((one for one in lanes if isinstance(one.error, EndedEarlyError)), None):
         # Its loop has a length of its own. All launches run the same program, so the others would end early, too.
         raise BenchError(str(ended.error)) from ended.error
     # One that failed between two turns has ended those of all.
-    found, others = take_turns(harness, [one for one in contenders if one not in broken])
-    return found, {**others, **{one.id: failed[one.id] for one in broken}}
+    done, others = take_turns(harness, [one for one in contenders if one not in broken])
+    return done, {**others, **{one.id: failed[one.id] for one in broken}}
 
 
 class _Running(threading.Thread):

@@ -249,14 +249,14 @@ def to_target(evaluation: Evaluation, cell: EvaluatedCell) -> ToTarget:
     window = window_for(evaluation)
     if evaluation.target is None or window is None:
         return ToTarget(reason="no loss of a step was reported")
-    found = [steps_to(curve, evaluation.target, window) for curve in evaluation.curves_of(cell.variant, cell.batch)]
-    steps = tuple(step for step in found if step is not None)
-    if not found or len(steps) < len(found):
+    each = [steps_to(curve, evaluation.target, window) for curve in evaluation.curves_of(cell.variant, cell.batch)]
+    steps = tuple(step for step in each if step is not None)
+    if not each or len(steps) < len(each):
         curves = evaluation.curves_of(cell.variant, cell.batch)
         lasts = [value for curve in curves if (value := smoothed(curve, curve.steps, window)) is not None]
         last = statistics.fmean(lasts) if lasts else None
-        what = f"{len(found) - len(steps)} of {len(found)} seeds did not reach it" if found else "it was not trained"
-        return ToTarget(steps, len(found) - len(steps), last, reason=what)
+        what = f"{len(each) - len(steps)} of {len(each)} seeds did not reach it" if each else "it was not trained"
+        return ToTarget(steps, len(each) - len(steps), last, reason=what)
     times = step_times(evaluation, cell.variant)
     if not times:
         return ToTarget(steps, reason="its steps were not measured")

@@ -146,12 +146,12 @@ def _epoch_losses(curve: TrainingCurve) -> list[tuple[float, float]]:
     if len(epochs) < 2:
         edges = [round(curve.steps * part / 10) for part in range(11)]
         epochs = [(start, end) for start, end in pairwise(edges) if end > start]
-    found = []
+    points = []
     for start, end in epochs:
         losses = [loss for loss in curve.losses[start:end] if loss is not None]
         if losses:
-            found.append((_place(curve, end), losses[-1] if curve.running_mean else fmean(losses)))
-    return found
+            points.append((_place(curve, end), losses[-1] if curve.running_mean else fmean(losses)))
+    return points
 
 
 def _band(axes: Any, curves: Sequence[list[tuple[float, float]]], color: str, style: str, cell: EvaluatedCell) -> None:

@@ -38,12 +38,12 @@ def lone_values(reference: TrainingRecord, distributed: TrainingRecord, last: in
     """Name the values that only one side recorded in some step up to ``last``, with the steps."""
 
     def values(rank: RankRecord) -> _Places:
-        found: dict[str, list[int]] = {}
+        steps_of: dict[str, list[int]] = {}
         for step in rank.steps[:last]:
             for name in step.values:
-                found.setdefault(name, []).append(step.index)
-        found.pop(RUNNING_MEAN, None)
-        return found
+                steps_of.setdefault(name, []).append(step.index)
+        steps_of.pop(RUNNING_MEAN, None)
+        return steps_of
 
     ours = values(reference.ranks[0])
     places = _unpaired(ours, [(rank.task, values(rank)) for rank in distributed.ranks])
@@ -65,12 +65,12 @@ def lone_results(reference: TrainingRecord, distributed: TrainingRecord, last: i
     names: dict[str, str] = {}
 
     def results(rank: RankRecord) -> _Places:
-        found = {}
+        steps_of = {}
         for (kind, step, path), item in returned(rank).items():
             if first < step <= last:
-                found[f"{kind} {step} {path}"] = [step]
+                steps_of[f"{kind} {step} {path}"] = [step]
                 names.setdefault(f"{kind} {step} {path}", item.name)
-        return found
+        return steps_of
 
     places = _unpaired(results(reference.ranks[0]), [(rank.task, results(rank)) for rank in distributed.ranks], "after")
     return [f"{names[key]} ({where})" for key, where in places.items()]

@@ -194,11 +194,11 @@ def _of_kind(
     elif kind in ("variable", "assign", "overwrite", "rate_schedule"):
         keys = [] if variable is None else [f"{kind} {variable.index}"]
     elif kind in _OF_GRADIENT:
-        found = _of_gradient(kind, variable, recorded)
+        lines = _of_gradient(kind, variable, recorded)
         if finding.tape_is_right and variable is not None and kind in ("all_reduce", "gather"):
             own = recorded.get(f"{kind} {variable.index}", ())
-            return tuple(line for line in found if line in own)  # not those of other things, for example of a norm
-        return found
+            return tuple(line for line in lines if line in own)  # not those of other things, for example of a norm
+        return lines
     else:
         keys = [kind]
     return tuple(dict.fromkeys(line for key in keys for line in recorded.get(key, ())))
@@ -206,8 +206,10 @@ def _of_kind(
 
 def _of_rewriting(finding: Finding, record: TrainingRecord) -> tuple[str, ...]:
     """Return the lines at which closures compute a variable from its old value, also if nothing watches it."""
-    found = [rank.facts.get("rewritten", {}) for rank in record.ranks]
-    return tuple(line for lines in found for name, line in lines.items() if name.removesuffix(":0") == finding.variable)
+    rewritten = [rank.facts.get("rewritten", {}) for rank in record.ranks]
+    return tuple(
+        line for lines in rewritten for name, line in lines.items() if name.removesuffix(":0") == finding.variable
+    )
 
 
 def _of_gradient(

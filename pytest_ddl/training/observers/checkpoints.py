@@ -68,10 +68,10 @@ class CheckpointObserver(Observer):
         return {name: part for name, part in parts.items() if part}
 
     def _values(self, item: Any, api: str) -> list[tuple[str, Array]]:
-        found = []
+        arrays = []
         for variable in _variables_of(item, api):
-            found.append((keras_objects.name_of(variable), self._as_saved(values.backing(variable))))
-        return found
+            arrays.append((keras_objects.name_of(variable), self._as_saved(values.backing(variable))))
+        return arrays
 
     def _as_saved(self, variable: Any) -> Array:
         """Return the value that a checkpoint keeps of a variable; an empty one if this rank cannot know it.

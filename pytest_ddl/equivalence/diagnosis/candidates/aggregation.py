@@ -95,8 +95,8 @@ def _parts_used(case: Case, source: Source) -> list[tuple[str, Callable[[int, in
         return parts[position].get(index)
 
     def of_worker(index: int, position: int) -> Float | None:
-        found = [parts[replica][index] for replica in groups[position] if index in parts[replica]]
-        return sum(found[1:], found[0]) if found else None
+        values = [parts[replica][index] for replica in groups[position] if index in parts[replica]]
+        return sum(values[1:], values[0]) if values else None
 
     def of_one(replica: int) -> Callable[[int, int], Float | None]:
         return lambda index, _position: parts[replica].get(index)

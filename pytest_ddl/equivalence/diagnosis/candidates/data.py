@@ -106,10 +106,10 @@ def _multiplied_otherwise(case: Case) -> Fit | None:
     known = [factor for factor in factors if factor]
     if not known or len(known) < len(factors) or all(is_one(factor / known[0]) for factor in known):
         return None
-    found = ", ".join(f"{factor:.4g} x on replica {replica}" for replica, factor in enumerate(known))
+    shown = ", ".join(f"{factor:.4g} x on replica {replica}" for replica, factor in enumerate(known))
     return Fit(
         "replica-computes-otherwise",
-        f"the gradient that one device computes for the same examples is multiplied by another number: {found}",
+        f"the gradient that one device computes for the same examples is multiplied by another number: {shown}",
         also=("examples-altered",),
     )
 

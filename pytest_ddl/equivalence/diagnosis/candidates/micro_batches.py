@@ -71,12 +71,12 @@ def _calls(case: Case, record: TrainingRecord, step: int | None = None) -> Calls
     :param step: ``None`` for the step of the case.
     """
     indices = {motion.variable.index for motion in case.weights}
-    found: Calls = {}
+    by_call: Calls = {}
     for item in calls(record, case.step if step is None else step, GradientStage.COMPUTED):
         values = {i: v.astype(float) for i, v in item.values.items() if v is not None and i in indices}
         if values:
-            found[item.replica, item.call] = values
-    return found if len({frozenset(values) for values in found.values()}) == 1 else {}
+            by_call[item.replica, item.call] = values
+    return by_call if len({frozenset(values) for values in by_call.values()}) == 1 else {}
 
 
 def clipped_one_by_one(case: Case) -> Fit | None:

@@ -159,8 +159,8 @@ def reduced_pairs(case: Case) -> Iterator[ReducedPair]:
 
 
 def _by_position(record: TrainingRecord, step: int) -> dict[int, list[ReductionRecord]]:
-    found: dict[int, list[ReductionRecord]] = {}
+    by_position: dict[int, list[ReductionRecord]] = {}
     for rank in record.ranks:
         for item in rank.steps[step - 1].reductions:
-            found.setdefault(item.position, []).append(item)
-    return {position: sorted(found[position], key=lambda item: item.replica) for position in sorted(found)}
+            by_position.setdefault(item.position, []).append(item)
+    return {position: sorted(by_position[position], key=lambda item: item.replica) for position in sorted(by_position)}
