@@ -155,3 +155,13 @@ def numbers_of_numpy_are_larger() -> None:
         return larger
 
     replace(dataset_ops.NumpyIterator, "__next__", make)
+
+
+@defect(r"test_utilities\.py")
+def helpers_answer_otherwise() -> None:
+    """Helpers of Keras return leaves in reverse order, one number too much, or doubled values."""
+    from suites.subject import keras
+
+    replace(keras.tree, "flatten", lambda original: lambda tree: original(tree)[::-1])
+    replace(keras.utils, "pad_sequences", lambda original: lambda *args, **options: original(*args, **options) + 1)
+    replace(keras.utils, "normalize", lambda original: lambda *args, **options: 2 * original(*args, **options))
