@@ -176,3 +176,8 @@ def declared(expect: Any) -> Any:
 def test_an_option_is_named_as_the_caller_gives_it() -> None:
     assert [one.option("strategy") for one in FrontEnd] == ["--ddl-strategy", "--strategy", "--strategy"]
     assert [one.option("keras") for one in FrontEnd] == ["--ddl-keras", "--ddl-keras", "--keras"]
+
+
+def test_the_fix_of_a_metric_says_what_a_mean_of_divided_losses_needs() -> None:
+    """A loss is divided by the global batch, and the mean over the replicas divides it once more."""
+    assert "num_replicas_in_sync" in str(CAUSES["metric-wrong"].fix)

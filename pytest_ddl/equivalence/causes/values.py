@@ -51,7 +51,8 @@ VALUES = (
         "metric-wrong",
         "A metric differs from the one computed on one device.",
         Fix(
-            "Make the metric in strategy.scope(), update it in strategy.run and read result() outside of it.",
+            "Make the metric in strategy.scope(), update it in strategy.run and read result() outside of it. Give a "
+            "mean of losses that are divided by the global batch the loss times strategy.num_replicas_in_sync.",
             "metric.update_state(y, prediction)",
         ),
     ),
