@@ -213,7 +213,8 @@ GRADIENTS = (
             "split.",
             """
             context = tf.distribute.get_replica_context()
-            y, prediction = context.all_gather((y, prediction), axis=0)
+            y = context.all_gather(y, axis=0)
+            prediction = context.all_gather(prediction, axis=0)
             loss = loss_function(y, prediction) / context.num_replicas_in_sync
             """,
             {
@@ -224,7 +225,8 @@ GRADIENTS = (
                     """
                     context = tf.distribute.get_replica_context()
                     if context is not None:  # None while Keras builds the model
-                        y_true, y_pred = context.all_gather((y_true, y_pred), axis=0)
+                        y_true = context.all_gather(y_true, axis=0)
+                        y_pred = context.all_gather(y_pred, axis=0)
                     count = tf.distribute.get_strategy().num_replicas_in_sync
                     return loss_of_the_batch(y_true, y_pred) / count
                     """,
