@@ -100,13 +100,17 @@ def collection_differs(item: pytest.Item, answers: Sequence[Answer]) -> pytest.T
 def session_exit(item: pytest.Item, answers: Sequence[Answer]) -> BaseException | None:
     """Return the exception that ends this session as ``pytest.exit`` on a rank asks for.
 
-    It hides the reports of the ranks. If another rank failed by itself, the session ends after its report instead.
+    It hides the reports of the ranks. If another rank failed by itself, the session ends after its report instead. A
+    status of zero counts only if all ranks give it, because a rank that ends early is no pass.
     """
     ends = {answer.rank: answer.body.exit for answer in answers if answer.ok and answer.body.exit is not None}
     if not ends:
         return None
     reason, status = next(iter(ends.values()))
-    reason += "" if len(ends) == len(answers) else f" ({name_ranks(list(ends), len(answers))})"
+    if len(ends) < len(answers):
+        reason += f" ({name_ranks(list(ends), len(answers))})"
+    if len(ends) < len(answers) or len(set(ends.values())) > 1:
+        status = next((number for _reason, number in ends.values() if number != 0), pytest.ExitCode.TESTS_FAILED)
     for answer in answers:
         if answer.rank not in ends and (answer.body.failed if answer.ok else answer.fate is not Fate.STOPPED):
             item.session.shouldstop = reason

@@ -185,6 +185,19 @@ def test_a_rank_ends_the_session_unless_another_one_failed(bodies: Any, reason: 
     assert item.session.shouldstop == (False if LEFT not in bodies or reason else "enough (rank 0 of 2)")
 
 
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [((0, 0), 0), ((None, None), None), ((0, "passed"), 1), ((None, "passed"), None), ((7, "passed"), 7), ((0, 7), 7)],
+)
+def test_a_status_of_zero_counts_only_if_all_ranks_give_it(statuses: Any, expected: int | None) -> None:
+    """A rank that ends early is no pass."""
+    bodies = [PASSED if one == "passed" else PhaseResult((), True, entered=1, exit=("enough", one)) for one in statuses]
+    answers = [Answer(rank, f"worker:{rank}", Fate.REPLIED, body) for rank, body in enumerate(bodies)]
+    item: Any = SimpleNamespace(session=SimpleNamespace())
+    ended: Any = session_exit(item, answers)
+    assert ended.returncode == expected
+
+
 def test_an_unexpected_pass_is_known_by_its_mark_and_not_by_its_text(item: Any) -> None:
     text = "[XPASS(strict)] soon"
     passed = _answer(item, 0, main=_report(item, "failed", text, **{UNEXPECTED_PASS: True}))
