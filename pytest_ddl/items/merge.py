@@ -107,10 +107,11 @@ def session_exit(item: pytest.Item, answers: Sequence[Answer]) -> BaseException 
     if not ends:
         return None
     reason, status = next(iter(ends.values()))
+    statuses = [number for _reason, number in ends.values()]
     if len(ends) < len(answers):
         reason += f" ({name_ranks(list(ends), len(answers))})"
-    if len(ends) < len(answers) or len(set(ends.values())) > 1:
-        status = next((number for _reason, number in ends.values() if number != 0), pytest.ExitCode.TESTS_FAILED)
+    if len(ends) < len(answers) or any(number != status for number in statuses):
+        status = next((number for number in statuses if number != 0), pytest.ExitCode.TESTS_FAILED)
     for answer in answers:
         if answer.rank not in ends and (answer.body.failed if answer.ok else answer.fate is not Fate.STOPPED):
             item.session.shouldstop = reason

@@ -191,8 +191,15 @@ def test_a_rank_ends_the_session_unless_another_one_failed(bodies: Any, reason: 
 )
 def test_a_status_of_zero_counts_only_if_all_ranks_give_it(statuses: Any, expected: int | None) -> None:
     """A rank that ends early is no pass."""
-    bodies = [PASSED if one == "passed" else PhaseResult((), True, entered=1, exit=("enough", one)) for one in statuses]
-    answers = [Answer(rank, f"worker:{rank}", Fate.REPLIED, body) for rank, body in enumerate(bodies)]
+    answers = [
+        Answer(
+            rank,
+            f"worker:{rank}",
+            Fate.REPLIED,
+            PASSED if one == "passed" else PhaseResult((), True, entered=1, exit=(f"enough on {rank}", one)),
+        )
+        for rank, one in enumerate(statuses)
+    ]
     item: Any = SimpleNamespace(session=SimpleNamespace())
     ended: Any = session_exit(item, answers)
     assert ended.returncode == expected
