@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
 
 
 def positive(unit: str, example: int, most: float = float("inf")) -> Callable[[str], float]:
@@ -29,10 +31,10 @@ LONGEST_WAIT = 1_000_000.0
 parse_seconds, parse_megabytes = positive("seconds", 60, most=LONGEST_WAIT), positive("megabytes", 500)
 
 
-def argument(parse: Callable[[str], float]) -> Callable[[str], float]:
+def argument(parse: Callable[[str], Value]) -> Callable[[str], Value]:
     """Return a function that parses a value for :mod:`argparse`, which shows only messages of an error of its own."""
 
-    def parse_argument(text: str) -> float:
+    def parse_argument(text: str) -> Value:
         try:
             return parse(text)
         except ValueError as error:

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from pytest_ddl.bench.evaluating import store, table
+from pytest_ddl.bench.evaluating.exporting import sheet_of
 from pytest_ddl.bench.evaluating.plan import SWEEP, EvaluationPlan, cells_of
 from pytest_ddl.bench.evaluating.records import EvaluatedCell, Evaluation, Identity
 from pytest_ddl.bench.evaluating.running import EvaluationError, EvaluationRunner
@@ -18,9 +19,11 @@ from pytest_ddl.bench.launching.pinning import available_cores
 from pytest_ddl.bench.outcome import OK, WRONG, UsageError, check_writable, failed
 from pytest_ddl.cluster.obstacles import LaunchError
 from pytest_ddl.commands.frame import (
+    add_export,
     add_strategy,
     close_clusters,
     conducted,
+    exported,
     fields_of,
     find_target,
     former,
@@ -48,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     replicas = "Numbers of replicas, separated by commas (default: 1, 2 and 4, as far as there are cores or GPUs)."
     add("--replicas", metavar="N,N", help=replicas)
     add("--output", default="evaluation", metavar="DIR", help="Folder for results (default: %(default)s).")
+    add_export(parser)
     add("--restart", action="store_true", help="Start anew, and replace results in the folder.")
     batches = parser.add_mutually_exclusive_group()
     of_replica = f"Examples per step on each replica (default: {BATCH}). The global batch grows with the replicas."
@@ -133,7 +137,10 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     runner = EvaluationRunner(harness, train, plan, tell, lambda results: store.save(results, folder))
     if not evaluation.complete:
         evaluation = runner.run(evaluation)
-    return _conclude(evaluation, folder)
+    summary = table.EvaluationSummary(evaluation)
+    status = _conclude(summary, folder)
+    sent = exported("evaluate", options.export, lambda: sheet_of(summary, folder))
+    return status or sent
 
 
 def _gpu_notes(harness: Harness, cells: tuple[EvaluatedCell, ...], plan: EvaluationPlan) -> list[str]:
@@ -162,9 +169,8 @@ def _new(identity: Identity, cells: tuple[EvaluatedCell, ...], notes: list[str])
     )
 
 
-def _conclude(evaluation: Evaluation, folder: Path) -> int:
+def _conclude(summary: table.EvaluationSummary, folder: Path) -> int:
     """Print the result, write the page, and return the exit status."""
-    summary = table.EvaluationSummary(evaluation)
     sys.stdout.write(table.text(summary))
     sys.stdout.flush()
     try:
@@ -174,7 +180,7 @@ def _conclude(evaluation: Evaluation, folder: Path) -> int:
     tell(f"written to {folder}: open {folder / store.INDEX}")
     if summary.wrong:
         return failed("evaluate", f"error: the training is wrong under {', '.join(summary.wrong)}", WRONG)
-    return OK if evaluation.matrix.launches else failed("evaluate", "error: nothing could be measured", WRONG)
+    return OK if summary.evaluation.matrix.launches else failed("evaluate", "error: nothing could be measured", WRONG)
 
 
 def _identity(options: argparse.Namespace, plan: EvaluationPlan, sizes: tuple[int, ...], target: Target) -> Identity:

@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, USAGE, UsageError, failed, interruptible
+from pytest_ddl.bench.outcome import FAILED, INTERRUPTED, OK, USAGE, UsageError, failed, interruptible
+from pytest_ddl.bench.trackers import OPTION, TRACKERS, Export, Sheet, parse_export
 from pytest_ddl.option_values import argument, parse_seconds
 from pytest_ddl.strategies.registry import split_variants
 from pytest_ddl.target import Target, TargetError
@@ -97,6 +98,26 @@ def add_strategy(parser: argparse._ActionsContainer, text: str, default: str | N
     :param text: its help, which says what the strategies are for and the default.
     """
     return parser.add_argument("--strategy", action=Names, default=default, metavar="NAMES", help=text)
+
+
+def add_export(parser: argparse._ActionsContainer) -> None:
+    """Add ``--export``, which sends the numbers of a result to experiment trackers."""
+    ways = " or ".join(f"{name}[:{tracker.place}]" for name, tracker in TRACKERS.items())
+    text = f"send the numbers to a tracker that is installed: {ways}; repeatable"
+    read = argument(parse_export)
+    parser.add_argument(OPTION, action="append", type=read, default=[], metavar="TRACKER", help=text)
+
+
+def exported(command: str, exports: Sequence[Export], sheet: Callable[[], Sheet]) -> int:
+    """Send the numbers of a result, and return the exit status: one tracker that fails does not stop the others."""
+    status = OK
+    for export in exports:
+        try:
+            export.send(sheet())
+        except Exception as error:
+            why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            status = failed(command, f"error: {export} could not be written: {why}", FAILED)
+    return status
 
 
 def strategies_of(text: str) -> list[str]:

@@ -15,9 +15,11 @@ from pytest_ddl.bench.git import GitError
 from pytest_ddl.bench.launching.records import BenchSpec
 from pytest_ddl.bench.outcome import FAILED, USAGE, UsageError
 from pytest_ddl.commands.frame import (
+    add_export,
     add_strategy,
     check_file,
     conducted,
+    exported,
     fields_of,
     positive,
     seconds,
@@ -103,6 +105,7 @@ def _add_output(output: argparse._ArgumentGroup) -> None:
     add = output.add_argument
     add("--json", type=Path, metavar="FILE", help="write the complete result to this file")
     add("--github", action="store_true", help="write a step summary and annotations (automatic in GitHub Actions)")
+    add_export(output)
     add("--quiet", action="store_true", help="do not print a line for each launch")
 
 
@@ -133,10 +136,13 @@ def main(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     plan = plan_of(options)
     check_file("--json", options.json)
-    return _show(run_gate(plan, (lambda _line: None) if options.quiet else tell), options)
+    result = run_gate(plan, (lambda _line: None) if options.quiet else tell)
+    _show(result, options)
+    sent = exported("gate", options.export, result.as_sheet)
+    return result.exit_status or sent
 
 
-def _show(result: GateResult, options: argparse.Namespace) -> int:
+def _show(result: GateResult, options: argparse.Namespace) -> None:
     sys.stdout.write(str(result))
     if options.json is not None:
         result.save(options.json)
@@ -145,7 +151,6 @@ def _show(result: GateResult, options: argparse.Namespace) -> int:
         if not github.append_summary(result.step_summary()) and options.github:
             sys.stderr.write("pytest-ddl gate: --github: GITHUB_STEP_SUMMARY is not set, so there is no step summary\n")
     sys.stdout.flush()
-    return result.exit_status
 
 
 def _strategies(text: str | None) -> tuple[str, ...]:

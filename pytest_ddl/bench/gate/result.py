@@ -16,6 +16,7 @@ from pytest_ddl.bench.gate.lockstep import Paired
 from pytest_ddl.bench.gate.verdict import Decision, Verdict, percent
 from pytest_ddl.bench.gate.worktrees import Version
 from pytest_ddl.bench.launching.machine import machine_facts
+from pytest_ddl.bench.trackers import Sheet, run_named
 from pytest_ddl.github import annotation
 from pytest_ddl.json_records import to_plain
 from pytest_ddl.messages import aligned
@@ -174,6 +175,23 @@ class GateResult:
             "machine": machine_facts(),
             "cells": [cell.as_json() for cell in self.cells],
         }
+
+    def as_sheet(self) -> Sheet:
+        """Return the numbers for experiment trackers: ratios of step times with their bounds, and changed counters."""
+        facts = {**self.versions, "margin": f"{self.margin:g}", "verdict": self.verdict.value}
+        numbers: dict[str, float] = {"exit status": self.exit_status}
+        for cell in self.cells:
+            facts |= {f"{cell.name} verdict": cell.verdict.value, f"{cell.name} reason": cell.reason}
+            numbers[f"{cell.name}/launches"] = len(cell.launches)
+            if cell.decision is not None:
+                for part in ("ratio", "lower", "upper"):
+                    numbers[f"{cell.name}/step time, HEAD over BASE/{part}"] = getattr(cell.decision, part)
+            for change in cell.changes:
+                for side, count in (("BASE", change.base), ("HEAD", change.head)):
+                    if isinstance(count, int | float):
+                        numbers[f"{cell.name}/{change.counter}/{side}"] = count
+        machine = {name: str(value) for name, value in machine_facts().items() if value}
+        return Sheet(run_named("gate"), {**facts, **machine}, numbers)
 
     def save(self, path: Path) -> None:
         """Write the result as JSON."""
