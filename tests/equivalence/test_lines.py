@@ -79,13 +79,13 @@ def test_a_collective_is_named_by_the_line_in_the_replica_function() -> None:
         ("loss", "mirrored", "gradient-scaled-by-replica-count"),
         ("exchange", "mirrored", "gradient-scaled-by-replica-count"),
         ("decay", "mirrored", "regularization-scaled-by-replica-count"),
-        ("noise", "mirrored", None),
+        ("noise", "mirrored", "term-added-by-every-replica"),
         ("ending", "mirrored", "changed-after-last-step"),
         ("scheduled_fit", "mirrored", "learning-rate-differs"),
         ("by_hand", "mirrored", "gradient-scaled-by-inverse-replica-count"),
     ],
 )
-def test_the_line_that_changes_a_variable_is_named_first(name: str, strategy: str, cause: str | None) -> None:
+def test_the_line_that_changes_a_variable_is_named_first(name: str, strategy: str, cause: str) -> None:
     report = check_training(getattr(updates, name), strategy, global_batch_size=8, steps=2, timeout=100)
     finding = report.findings[0]
     assert finding.cause == cause, str(report)
