@@ -12,6 +12,7 @@ pytestmark = pytest.mark.slow
 
 # Distribution -> how it is loaded, and the options with which it does its work here.
 PLUGINS = {
+    "allure-pytest": "-p allure_pytest --alluredir=allure",
     "anyio": "-p anyio",
     "hypothesis": "-p hypothesispytest",
     "pytest-asyncio": "-p asyncio",
