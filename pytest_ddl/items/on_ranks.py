@@ -45,8 +45,8 @@ PLUGIN_TIMEOUT = pytest.StashKey[Any]()
 """Settings of pytest-timeout for the item: ``timeout`` in seconds and ``func_only``."""
 
 
-class _NotPassedError(Exception):
-    """The merged report of a phase is not a pass. The report contains the reason."""
+class _NotPassedError(AssertionError):
+    """The merged report of a phase is not a pass. Allure calls a test with another kind of exception broken."""
 
 
 class ItemRunner(Protocol):

@@ -26,6 +26,7 @@ from pytest_ddl.strategies.spec import StrategySpec
 MAX_FILES = 32
 """Maximum number of test files that a rank collects at a time. It has to import each of them."""
 RANK_OPTIONS: Mapping[str, Any] = {
+    "allure_report_dir": None,
     "capture": "no",
     "collectonly": False,
     "durations": None,
@@ -55,7 +56,7 @@ RANK_OPTIONS: Mapping[str, Any] = {
 }
 """Values of options in the ranks. Only the controller selects, orders and reports tests.
 
-If a rank wrote a report file when its session ends, it would overwrite the controller's file."""
+A report file that a rank writes would replace the controller's file, or count the test once more."""
 RANK_PLUGINS_OFF = (
     "no:terminal",
     "no:cacheprovider",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -170,6 +172,17 @@ def test_with_each(run: Any, name: str) -> None:
         pytest.skip(f"{name} is not installed; `tox -e py311-plugins` has it")
     outcome = run([name])
     assert outcome.outcomes == EXPECTED, outcome.stdout
+
+
+@pytest.mark.nightly
+def test_allure_has_each_test_once(new_project: Callable[..., Any]) -> None:
+    if not is_installed("allure-pytest"):
+        pytest.skip("allure-pytest is not installed; `tox -e py311-plugins` has it")
+    project = new_project(MIXED)
+    project.pytest("-p", "ddl", *PLUGINS["allure-pytest"].split(), env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
+    files = project.folder.glob("allure/*-result.json")
+    found = sorted((result["name"], result["status"]) for result in map(json.loads, map(Path.read_text, files)))
+    assert found == sorted((name, outcome.replace("xfailed", "skipped")) for name, outcome in EXPECTED.items())
 
 
 @pytest.mark.nightly
