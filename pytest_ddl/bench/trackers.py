@@ -31,7 +31,7 @@ class Sheet:
     run: str
     """Name of the run."""
     facts: Mapping[str, str]
-    """What was measured, with what, and the verdicts."""
+    """Names and values in words: the program, the versions that were measured, the machine, and the verdicts."""
     numbers: Mapping[str, float]
     curves: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
     """Name -> steps, counted from 1, and the value after each."""
@@ -64,7 +64,7 @@ class Tracker(NamedTuple):
     package: str
     """Package that must be installed."""
     place: str
-    """What may stand behind the colon of the option."""
+    """Kind of the part after the colon in the option."""
     send: Callable[[Sheet, str], None]
     """Sends the numbers to a place; the place is empty if the option names none."""
 

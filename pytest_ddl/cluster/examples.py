@@ -102,7 +102,7 @@ def run_example(
     return endings[0] if endings else CallEnding(RuntimeError("Hypothesis did not call the body of this test"))
 
 
-def session_exit(error: BaseException | None) -> tuple[str, int | None] | None:
+def asked_exit(error: BaseException | None) -> tuple[str, int | None] | None:
     """Return the reason and the exit status of ``pytest.exit``, if it raised this exception."""
     return (str(error.msg), error.returncode) if isinstance(error, pytest.exit.Exception) else None
 

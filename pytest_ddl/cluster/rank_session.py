@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import pytest
 
 from pytest_ddl.cluster.call_warnings import pickled
-from pytest_ddl.cluster.examples import run_example, session_exit
+from pytest_ddl.cluster.examples import asked_exit, run_example
 from pytest_ddl.cluster.parameters import in_words
 from pytest_ddl.cluster.proof import Proof
 from pytest_ddl.cluster.protocol import (
@@ -278,7 +278,7 @@ class RankSession:
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             vars(sys).pop(name, None)
         entered, finished = self._proof.entered, self._proof.finished
-        ended = session_exit(call.excinfo and call.excinfo.value)
+        ended = asked_exit(call.excinfo and call.excinfo.value)
         return PhaseResult(
             reports, bool(report.failed), entered, finished, parameters=parameters, intact=intact, exit=ended
         )
@@ -349,7 +349,7 @@ class RankSession:
             ending.outcome == "failed",
             self._proof.entered,
             self._proof.finished,
-            exit=session_exit(ending.error),
+            exit=asked_exit(ending.error),
             failure=ending.failure,
             rejected=ending.rejected,
             returned=ending.returned,

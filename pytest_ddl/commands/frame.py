@@ -110,10 +110,11 @@ def add_export(parser: argparse._ActionsContainer) -> None:
 
 def exported(command: str, exports: Sequence[Export], sheet: Callable[[], Sheet]) -> int:
     """Send the numbers of a result, and return the exit status: one tracker that fails does not stop the others."""
-    status = OK
+    status, made = OK, None
     for export in exports:
         try:
-            export.send(sheet())
+            made = made or sheet()
+            export.send(made)
         except Exception as error:
             why = f"{type(error).__name__}: {' '.join(str(error).split())}"
             status = failed(command, f"error: {export} could not be written: {why}", FAILED)

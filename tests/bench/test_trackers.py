@@ -113,10 +113,13 @@ def test_a_tracker_that_fails_is_no_pass_and_does_not_stop_the_others(
     monkeypatch.setattr(trackers, "TRACKERS", {"mlflow": Tracker("pytest", "URI", refuse), "kept": kept})
     monkeypatch.setattr(command, "run_gate", lambda *_args: gated(*percents))
     given = ["gate", "a", "b", "--target", "m:f", "--export=mlflow:http://host:5000", "--export=kept"]
+    given.append("--export=kept:twice")
     assert main(given) == status
     said = "error: --export=mlflow:http://host:5000 could not be written: ConnectionError: no answer from http://host"
     assert said in capsys.readouterr().err
-    assert [(sheet.numbers["exit status"], place) for sheet, place in arrived] == [(OK if status == FAILED else 1, "")]
+    verdict = OK if status == FAILED else WRONG
+    assert [(sheet.numbers["exit status"], place) for sheet, place in arrived] == [(verdict, ""), (verdict, "twice")]
+    assert len({sheet.run for sheet, _place in arrived}) == 1, "one result is one run"
 
 
 def test_tensorboard_shows_the_numbers(sheet: Sheet, tmp_path: Path) -> None:
