@@ -14,7 +14,10 @@ import threading
 
 PIECE = 1 << 16
 LAST_WORDS = 1.0
-"""Maximum seconds for the rest: the last output of a program that has ended, or the reason of its end."""
+"""Maximum seconds for the last output of a program that has ended."""
+END_WAIT = 20.0
+"""Maximum seconds until the end of a program is said whose output has ended: longer than a lost task stays unnoticed
+(:data:`pytest_ddl.hosts.frames.PATIENCE`)."""
 
 
 def ask(path: str, task: "str | None", program: list[str]) -> socket.socket:
@@ -30,11 +33,14 @@ def ask(path: str, task: "str | None", program: list[str]) -> socket.socket:
 
 
 def problem_of(data: bytes) -> str:
-    """Return the text of a message about a problem, or an empty string."""
+    """Return the text of a message about a problem, which is empty without one.
+
+    What is no message comes from a pytest process that has ended.
+    """
     try:
         return str(json.loads(data[4:])["problem"])
     except (ValueError, LookupError, TypeError):
-        return ""
+        return "pytest has ended"
 
 
 def read_all(local: socket.socket, data: bytes = b"") -> bytes:
@@ -83,7 +89,7 @@ def main() -> None:
     except OSError as error:
         leave(1, f"pytest does not listen at {path} any more ({error.strerror})")
     if not numbers:
-        leave(1, problem_of(read_all(local, first)) or "pytest has ended")
+        leave(1, problem_of(read_all(local, first)))
     connection = socket.socket(fileno=numbers[0])
     over, problems = threading.Event(), []
 
@@ -101,9 +107,9 @@ def main() -> None:
         end.start()
     # A broken network may show in one of the two only.
     over.wait()
-    for end in ends:
-        end.join(LAST_WORDS)
-    problem = "".join(problems)
+    ends[0].join(LAST_WORDS)
+    ends[1].join(END_WAIT)
+    problem = problems[0] if problems else f"{task} has not said within {END_WAIT:.0f} s how its program has ended"
     leave(1 if problem else 0, problem)
 
 

@@ -43,8 +43,12 @@ class _Order:
     def __init__(self, task: str, bridge: socket.socket) -> None:
         self.task, self.bridge = task, bridge
         self.is_claimed = self.is_over = False
+        self.is_joining = False
+        """Whether a connection is on its way: the task may say that the program has ended before it is here."""
         self.connection: socket.socket | None = None
-        self.problem = ""
+        self.is_handed_over = False
+        self.problem: str | None = None
+        """What went wrong, which is nothing in an empty text. ``None`` until the program has ended."""
 
 
 class Rendezvous:
@@ -184,29 +188,33 @@ class Rendezvous:
 
     def _finish(self, order: _Order, problem: str) -> None:
         order.problem = problem
-        # The bridge has its connection already, or a thread waits for this change.
-        if order.connection is not None:
-            _tell(order.bridge, {"problem": problem})
-            with contextlib.suppress(OSError):
-                order.bridge.shutdown(socket.SHUT_RDWR)
+        # Otherwise the thread that hands the connection over waits for this change.
+        if order.is_handed_over:
+            _end_bridge(order.bridge, problem)
         self._news.notify_all()
 
     def _connect_program(self, connection: socket.socket, proof: trust.HandshakeProof, deadline: float) -> None:
         with self._news:
             order = self._orders.get(proof.claim.ticket)
-            wanted = order is not None and order.task == proof.claim.name and not order.is_claimed
-            if order is not None and wanted:
-                order.is_claimed = True
-        verdict = HandshakeVerdict.WELCOME if wanted else HandshakeVerdict.UNKNOWN
-        trust.conclude(connection, self._key, proof, verdict, deadline)
-        if order is None or not wanted:
-            raise HandshakeError(f"{proof.claim.name} has a ticket that was not given, or was used already")
-        notice_loss(connection)
-        with self._news:
-            if order.is_over:
-                raise HandshakeError(f"nobody needs the program on {proof.claim.name} any more")
-            order.connection = connection
-            self._news.notify_all()
+            if order is not None and (order.is_claimed or order.task != proof.claim.name):
+                order = None
+            if order is not None:
+                order.is_claimed = order.is_joining = True
+        try:
+            verdict = HandshakeVerdict.UNKNOWN if order is None else HandshakeVerdict.WELCOME
+            trust.conclude(connection, self._key, proof, verdict, deadline)
+            if order is None:
+                raise HandshakeError(f"{proof.claim.name} has a ticket that was not given, or was used already")
+            notice_loss(connection)
+            with self._news:
+                if order.is_over:
+                    raise HandshakeError(f"nobody needs the program on {proof.claim.name} any more")
+                order.connection = connection
+        finally:
+            if order is not None:
+                with self._news:
+                    order.is_joining = False
+                    self._news.notify_all()
 
     # ----- bridges -----
 
@@ -271,15 +279,24 @@ class Rendezvous:
 
     def _hand_over(self, order: _Order) -> None:
         """Give a bridge the connection of its program, and wait until the bridge ends."""
+
+        def is_decided() -> bool:
+            if order.connection is not None or self._closed:
+                return True
+            return order.problem is not None and not order.is_joining
+
         with self._news:
-            self._news.wait_for(lambda: order.connection or order.problem or self._closed, PROGRAM_WAIT)
-            connection, problem = order.connection, order.problem
-        if connection is None:
-            why = problem or f"the task {order.task} has not opened a connection within {PROGRAM_WAIT:.0f} s"
-            _tell(order.bridge, {"problem": why})
-            return
-        with connection:
-            socket.send_fds(order.bridge, [b"x"], [connection.fileno()])
+            self._news.wait_for(is_decided, PROGRAM_WAIT)
+            if order.connection is None:
+                why = order.problem or f"the task {order.task} has not opened a connection within {PROGRAM_WAIT:.0f} s"
+                _tell(order.bridge, {"problem": why})
+                return
+            # With the lock, so that the end of the program is said after its connection, and once.
+            with order.connection:
+                socket.send_fds(order.bridge, [b"x"], [order.connection.fileno()])
+            order.is_handed_over = True
+            if order.problem is not None:
+                _end_bridge(order.bridge, order.problem)
         while order.bridge.recv(1):
             pass
 
@@ -324,6 +341,12 @@ def _in_thread(target: Callable[..., None], *arguments: Any) -> None:
 def _tell(connection: socket.socket, message: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):
         send_message(connection, message)
+
+
+def _end_bridge(bridge: socket.socket, problem: str) -> None:
+    _tell(bridge, {"problem": problem})
+    with contextlib.suppress(OSError):
+        bridge.shutdown(socket.SHUT_RDWR)
 
 
 def socket_path(folder: str) -> str:

@@ -9,6 +9,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ from typing import Any
 import pytest
 
 from pytest_ddl import joining
+from pytest_ddl.hosts import bridge, rendezvous
+from pytest_ddl.hosts.frames import receive_message
 from pytest_ddl.hosts.rendezvous import Rendezvous
 from pytest_ddl.hosts.task import HostTask, TaskError
 from pytest_ddl.hosts.transport import Host, TransportArgumentError, TransportArguments, TransportError
@@ -175,6 +178,39 @@ def test_a_program_that_ends_badly_says_why(joined: Joined) -> None:
     assert err == b"on the task worker:1, its Python has ended with status 3; sorry\n"
     _out, err = joined.start("no-such-program").communicate(timeout=30.0)
     assert b"`no-such-program` cannot be started (No such file or directory); set [python=PATH]" in err
+
+
+def test_a_program_that_ends_before_its_connection_is_known_says_why(
+    joined: Joined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait_for_the_end(_connection: object) -> None:
+        wait_until(lambda: not joined.controller._orders, "the program has not ended", 20.0)
+
+    joined.transport.hosts()
+    monkeypatch.setattr(rendezvous, "notice_loss", wait_for_the_end)
+    for program, text in (("true", b""), ("echo sorry >&2; exit 3", b"has ended with status 3; sorry")):
+        command = joined.start("sh", "-c", f"echo out; {program}")
+        out, err = command.communicate(timeout=30.0)
+        assert out == b"out\n"
+        assert text in err
+        assert command.returncode == bool(text)
+    _out, err = joined.start("no-such-program").communicate(timeout=30.0)
+    assert b"cannot be started" in err
+
+
+def test_a_command_whose_pytest_ends_has_not_succeeded(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as pytest_process:
+        pytest_process.bind(str(tmp_path / "tasks"))
+        pytest_process.listen(1)
+        command = [sys.executable, "-I", "-S", bridge.__file__, str(tmp_path / "tasks"), "worker:1", '["cat"]']
+        started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        asked, _address = pytest_process.accept()
+        program, ours = socket.socketpair()
+        with program, ours, asked:
+            assert receive_message(asked) == {"task": "worker:1", "program": ["cat"]}
+            socket.send_fds(asked, [b"x"], [program.fileno()])
+        _out, err = started.communicate(timeout=30.0)
+    assert (started.returncode, err) == (1, b"pytest has ended\n")
 
 
 def test_a_killed_command_ends_its_program(joined: Joined, tmp_path: Path) -> None:
