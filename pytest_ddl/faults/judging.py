@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from pytest_ddl.equivalence.checks.resume import CHECK as RESUME
 from pytest_ddl.equivalence.checks.write import CHECK as WRITE
@@ -122,39 +123,82 @@ class _Comparison:
 
         :param located: whether the step is known after which the last attempt continued.
         """
-        record, baseline = self.record, self.baseline
-        extra = record.num_steps - baseline.num_steps
-        observed = _observed(record) and _observed(baseline)
-        ours, theirs = (_examples(one) if observed else Counter[object]() for one in (record, baseline))
-        twice, never = sum((ours - theirs).values()), sum((theirs - ours).values())
-        bits = equal_bits(record, baseline) and not extra and not twice and not never
-        bits = bits and _equal_values(record, baseline)
-        # Two writers of one file may be lucky.
-        lucky = not shared_writes(record).keys() <= shared_writes(baseline).keys()
-        if bits and observed and not lucky:
+        if self._bits and self._observed and not self._lucky:
             return trial
-        if not observed:
+        if not self._observed:
             trial = replace(trial, notes=(*trial.notes, "which examples were trained on was not observed"))
-        report = self.judge(record)
-        finding = _of_interruption(report, lambda: self.judge(baseline))
+        report = self.judge(self.record)
         at, continued = trial.resumed_at or 0, located and trial.attempts > 1
-        longer = goes_on(record, baseline, at) if continued and extra > 0 else None
-        if continued and not extra and not bits and (finding is None or finding.check not in _PRECEDENCE):
-            finding = other_draws(record, baseline, at) or finding
-        unknown = sum(count for name, count in (ours - theirs).items() if name not in theirs)
-        trial = replace(trial, steps=abs(extra), twice=twice, never=never, unknown=unknown, finding=finding)
+        trial = replace(
+            trial,
+            steps=abs(self._extra),
+            twice=self._twice.total(),
+            never=self._never.total(),
+            unknown=sum(count for name, count in self._twice.items() if name not in self._examples[1]),
+            finding=self._finding(report, at, continued),
+        )
+        if self._extra:
+            return self._of_other_steps(trial, at, continued)
+        if (trial.twice or trial.never) and (located or trial.finding is None):
+            return replace(trial, verdict=RecoveryVerdict.EXAMPLES)
+        return self._without_other_examples(trial, report, at)
+
+    @property
+    def _extra(self) -> int:
+        """Steps that the interrupted run has more, or fewer if it is negative."""
+        return self.record.num_steps - self.baseline.num_steps
+
+    @cached_property
+    def _observed(self) -> bool:
+        return _observed(self.record) and _observed(self.baseline)
+
+    @cached_property
+    def _examples(self) -> tuple[Counter[object], Counter[object]]:
+        """How often each example was trained on, in the interrupted run and in the other one."""
+        if not self._observed:
+            return Counter(), Counter()
+        return _examples(self.record), _examples(self.baseline)
+
+    @cached_property
+    def _twice(self) -> Counter[object]:
+        ours, theirs = self._examples
+        return ours - theirs
+
+    @cached_property
+    def _never(self) -> Counter[object]:
+        ours, theirs = self._examples
+        return theirs - ours
+
+    @cached_property
+    def _bits(self) -> bool:
+        """Whether both runs have the same steps with the same examples, values and bits of weights."""
+        alike = equal_bits(self.record, self.baseline) and not (self._extra or self._twice or self._never)
+        return alike and _equal_values(self.record, self.baseline)
+
+    @property
+    def _lucky(self) -> bool:
+        """Whether several ranks wrote one file, so that the same bits prove nothing."""
+        return not shared_writes(self.record).keys() <= shared_writes(self.baseline).keys()
+
+    def _finding(self, report: Report, at: int, continued: bool) -> Finding | None:
+        """Return what the interruption has changed, if a check found it."""
+        finding = _of_interruption(report, lambda: self.judge(self.baseline))
+        explains = finding is not None and finding.check in _PRECEDENCE
+        if explains or not continued or self._extra or self._bits:
+            return finding
+        return other_draws(self.record, self.baseline, at) or finding
+
+    def _of_other_steps(self, trial: Trial, at: int, continued: bool) -> Trial:
+        """Return the verdict of a run whose number of updates is another one."""
+        longer = goes_on(self.record, self.baseline, at) if continued and self._extra > 0 else None
         if longer is not None:
             return replace(trial, verdict=RecoveryVerdict.DIVERGED, finding=longer, details=longer.message)
-        if extra:
-            words = f"the final weights have {record.num_steps} updates, {baseline.num_steps} without the interruption"
-            return replace(
-                trial, verdict=RecoveryVerdict.REPLAYED if extra > 0 else RecoveryVerdict.LOST, details=words
-            )
-        if (twice or never) and (located or finding is None):
-            return replace(trial, verdict=RecoveryVerdict.EXAMPLES)
-        return self._without_other_examples(trial, report, bits, at)
+        steps, right = self.record.num_steps, self.baseline.num_steps
+        words = f"the final weights have {steps} updates, {right} without the interruption"
+        verdict = RecoveryVerdict.REPLAYED if self._extra > 0 else RecoveryVerdict.LOST
+        return replace(trial, verdict=verdict, details=words)
 
-    def _without_other_examples(self, trial: Trial, report: Report, bits: bool, at: int) -> Trial:
+    def _without_other_examples(self, trial: Trial, report: Report, at: int) -> Trial:
         """Return the verdict of the right number of updates, with the right examples."""
         finding = trial.finding
         if finding is not None:
@@ -166,9 +210,7 @@ class _Comparison:
             other = next(differences(self.record, self.baseline, report.tolerance, at), None)
             if other is None:
                 return replace(trial, verdict=RecoveryVerdict.EQUAL)
-        if report.passed and other is None:
-            return replace(trial, verdict=RecoveryVerdict.EQUAL)
-        if bits:
+        if self._bits or (report.passed and other is None):
             return replace(trial, verdict=RecoveryVerdict.EQUAL)
         if other is not None:
             name, step, error = other

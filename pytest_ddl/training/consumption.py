@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -111,48 +112,63 @@ def digest(
 
     Only parts with the surest origin count: parts of an element, or else what was computed from one.
     """
-    origins = [BatchOrigin.ELEMENT] * len(parts) if origins is None else origins
-    if BatchOrigin.DERIVED in origins:  # pieces beside it show only a part of each example
-        origins = [BatchOrigin.DERIVED if kind is BatchOrigin.SELECTED else kind for kind in origins]
-    given: list[list[NDArray[Any]]] = []
-    cursor = 0
-    for part in parts:
-        given.append(arrays[cursor : cursor + part.arrays])
-        cursor += part.arrays
-    shapes = [_shape_of(part, values) for part, values in zip(parts, given, strict=True)]
-    surest = next((kind for kind in BatchOrigin if kind in _ranked(origins, shapes)), None)
+    seen = _with_rows(parts, arrays, [BatchOrigin.ELEMENT] * len(parts) if origins is None else origins)
+    surest = next((kind for kind in BatchOrigin if any(one.origin is kind for one in seen)), None)
     if surest is None:
         return BatchRecord(replica, size=0)  # nothing but scalars
-    counted = [place for place, kind in enumerate(origins) if kind is surest and shapes[place]]
-    size = shapes[counted[0]][0]
-    named = [at for at, part in enumerate(parts) if part.is_ids and shapes[at][:1] == (size,)]
-    affordable = sum(array.nbytes for at in counted for array in given[at]) <= LARGEST
-    hashes = {at: _hash(parts[at], given[at], shapes[at][0]) for at in counted} if affordable else {}
-    examples = {at: hashed for at, hashed in hashes.items() if shapes[at][0] == size}
-    plain = {at: tuple(map(int, hashed)) for at, hashed in hashes.items()} if len(counted) > 1 else {}
+    counted = [one for one in seen if one.origin is surest]
+    size = counted[0].rows
+    named = [one for one in seen if one.part.is_ids and one.rows == size]
+    hashes = [_hash(one) for one in counted] if sum(one.bytes for one in counted) <= LARGEST else []
+    examples = [at for at in range(len(hashes)) if counted[at].rows == size]
+    # A single part has no more to say than the batch.
+    plain = [tuple(map(int, hashed)) for hashed in hashes] if len(counted) > 1 else []
     return BatchRecord(
         replica,
         size,
-        fingerprint.combine(list(examples.values())) if examples else None,
-        as_ids(given[named[0]][0]) if named else None,
+        fingerprint.combine([hashes[at] for at in examples]) if examples else None,
+        as_ids(named[0].arrays[0]) if named else None,
         columns=tuple(plain[at] for at in examples) if len(examples) > 1 else (),
-        inputs=tuple(InputRecord(shapes[at][:2], plain.get(at)) for at in counted),
+        inputs=tuple(InputRecord(one.shape[:2], plain[at] if plain else None) for at, one in enumerate(counted)),
         origin=surest,
-        numbers=max(array.size for at in counted for array in given[at]),
+        numbers=max(array.size for one in counted for array in one.arrays),
     )
 
 
-def _ranked(origins: Origins, shapes: Sequence[tuple[int, ...]]) -> set[BatchOrigin]:
-    """Return the origins of the parts that have rows; a scalar has none."""
-    return {origin for origin, shape in zip(origins, shapes, strict=True) if shape}
+@dataclass(frozen=True)
+class _SeenPart:
+    """Part of a batch in one execution of a step."""
+
+    part: Part
+    arrays: list[NDArray[Any]]
+    origin: BatchOrigin
+    shape: tuple[int, ...]
+    """Shape, or only the number of its rows if these are not dense; empty for a scalar."""
+
+    @property
+    def rows(self) -> int:
+        return self.shape[0]
+
+    @property
+    def bytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
 
 
-def _shape_of(part: Part, given: list[NDArray[Any]]) -> tuple[int, ...]:
-    """Return the shape of a part, or only the number of its rows if these are not dense; empty for a scalar."""
-    return given[0].shape if part.kind == "dense" else (int(np.asarray(given[2]).reshape(-1)[0]),)
+def _with_rows(parts: tuple[Part, ...], arrays: list[NDArray[Any]], origins: Origins) -> list[_SeenPart]:
+    """Return the parts of a batch that have rows; a scalar has none."""
+    # Pieces beside what was computed from the batch show only a part of each example.
+    as_derived = BatchOrigin.SELECTED if BatchOrigin.DERIVED in origins else None
+    rest, seen = iter(arrays), []
+    for part, origin in zip(parts, origins, strict=True):
+        given = list(islice(rest, part.arrays))
+        shape = given[0].shape if part.kind == "dense" else (int(np.asarray(given[2]).reshape(-1)[0]),)
+        if shape:
+            seen.append(_SeenPart(part, given, BatchOrigin.DERIVED if origin is as_derived else origin, shape))
+    return seen
 
 
-def _hash(part: Part, given: list[NDArray[Any]], rows: int) -> fingerprint.Hashes:
+def _hash(seen: _SeenPart) -> fingerprint.Hashes:
+    part, given, rows = seen.part, seen.arrays, seen.rows
     if part.kind == "dense":
         return fingerprint.hash_rows(given[0], part.position)
     if part.kind == "sparse":
