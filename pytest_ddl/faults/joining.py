@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pytest_ddl.equivalence.evidence.arrays import same_parts
@@ -21,43 +21,54 @@ class Joining:
     """Steps of the uninterrupted run, joined with those of the last attempt, which continued after one of them."""
 
     def __init__(self, run: TrialRun, baseline: TrainingRecord) -> None:
-        ranks = run.last.attempt.ranks
+        self._last, self._baseline = run.last.attempt.ranks, baseline
         known = lineage.lineage_of(baseline.ranks[0])
-        places = [lineage.place_of(rank, known) for rank in ranks]
+        self._places = [lineage.place_of(rank, known) for rank in self._last]
         self.done = max(one.completed for one in run.attempts[:-1])
         """Number of steps that were made before the last attempt."""
-        own = min((rank.num_steps - place.replaced for rank, place in zip(ranks, places, strict=True)), default=0)
-        starts = {None if one.start is None else one.start + one.replaced for one in places}
+        own = min((rank.num_steps - place.replaced for rank, place in self._pairs()), default=0)
+        starts = {None if one.start is None else one.start + one.replaced for one in self._places}
         self.at = starts.pop() if len(starts) == 1 else None
         """Step after which the last attempt continued; ``None`` if its values belong to no step, or not to one."""
-        found = [start for start in starts if start is not None]
         # If the values are those of no step, the last attempt may have made the steps that were left.
         left = min(self.done, max(0, baseline.num_steps - own))
-        step = min(self.at if self.at is not None else max(found, default=left), baseline.num_steps)
-
-        def joined_after(step: int) -> list[RankRecord]:
-            cut = [replace(rank, steps=rank.steps[one.replaced :]) for rank, one in zip(ranks, places, strict=True)]
-            alike = len(ranks) == len(baseline.ranks)
-            return [
-                _continued(baseline.ranks, rank, alike, step, late=one.late)
-                for rank, one in zip(cut, places, strict=True)
-            ]
-
-        self.ranks = joined_after(step)
-        whole = baseline.num_steps - own
-        possible = all(whole - one.replaced in one.starts for one in places)
-        if whole >= 0 and (self.at is None or (whole != self.at and possible)):
+        latest = max((start for start in starts if start is not None), default=left)
+        self.ranks = self._joined_after(min(latest if self.at is None else self.at, baseline.num_steps))
+        for at, ranks in self._other_joinings(own):
             # Equal bits at the end prove the number of steps.
-            ranks_of_whole = joined_after(whole)
-            if equal_bits(replace(baseline, ranks=tuple(ranks_of_whole)), baseline):
-                self.at, self.ranks = whole, ranks_of_whole
-        if own and (self.at is None or self.at + own != baseline.num_steps) and len(ranks) == len(baseline.ranks):
+            if equal_bits(replace(baseline, ranks=tuple(ranks)), baseline):
+                self.at, self.ranks = at, ranks
+                break
+
+    def _pairs(self) -> Iterable[tuple[RankRecord, lineage.ResumedPlace]]:
+        return zip(self._last, self._places, strict=True)
+
+    @property
+    def _is_alike(self) -> bool:
+        """Whether the last attempt has as many ranks as the uninterrupted run."""
+        return len(self._last) == len(self._baseline.ranks)
+
+    def _joined_after(self, step: int) -> list[RankRecord]:
+        """Return the ranks with the steps of the uninterrupted run up to this one, and then their own."""
+        before, alike = self._baseline.ranks, self._is_alike
+        return [
+            _continued(before, replace(rank, steps=rank.steps[place.replaced :]), alike, step, late=place.late)
+            for rank, place in self._pairs()
+        ]
+
+    def _other_joinings(self, own: int) -> Iterable[tuple[int, list[RankRecord]]]:
+        """Return steps after which the last attempt may have continued instead, with the ranks that follow from each.
+
+        :param own: number of steps that the last attempt made.
+        """
+        whole = self._baseline.num_steps - own
+        possible = all(whole - place.replaced in place.starts for place in self._places)
+        if whole >= 0 and (self.at is None or (whole != self.at and possible)):
+            yield whole, self._joined_after(whole)
+        if own and self.at != whole and self._is_alike:
             # A restore after the last step replaced all steps of this attempt.
-            after_all = [
-                _continued(baseline.ranks, _without_steps(rank), True, baseline.num_steps, late=False) for rank in ranks
-            ]
-            if equal_bits(replace(baseline, ranks=tuple(after_all)), baseline):
-                self.at, self.ranks = baseline.num_steps, after_all
+            before, end = self._baseline.ranks, self._baseline.num_steps
+            yield end, [_continued(before, _without_steps(rank), True, end, late=False) for rank in self._last]
 
 
 def is_silent(run: TrialRun, baseline: TrainingRecord) -> bool:

@@ -64,61 +64,11 @@ class PointObserver(Observer):
         with ExitStack() as stack:
             stack.callback(points.close)
             gate = points.gate = self._gate(points, stack)
-            self._depth = 0
-
-            def began(writes: bool) -> None:
-                # A manager's save calls the save of its checkpoint: both are one save.
-                self._depth += 1
-                if self._depth == 1:
-                    self._before = self._state() if writes else None
-                    points.begin("save" if writes else "restore", **_shown(self._before))
-                    if gate is not None and writes:
-                        gate.open()
-
-            def ended(writes: bool, used: str | None) -> None:
-                self._depth -= 1
-                if self._depth == 0:
-                    if gate is not None and writes:
-                        gate.close()
-                    if writes and used:
-                        for file in damage.files_of(used, self.settings.tmp_path):
-                            points.file(file, self.settings.tmp_path, self._trained)
-                    phase = "save" if writes else "restore"
-                    if used is None:
-                        points.leave(phase)
-                    else:
-                        points.end(phase, **(self._saved() if writes else {}))
-
-            stack.enter_context(saving.observed(lambda _call: None, began, ended))
-            thread, folder = threading.get_ident(), os.path.realpath(self.settings.tmp_path) + os.sep
-
-            def writes(path: str, _api: str) -> None:
-                # In a save, the files are those of the save. Threads of the program write at any time.
-                shown = os.path.realpath(path).removeprefix(folder)
-                inside = not os.path.isabs(shown) and not shown.startswith(".")
-                if inside and self._depth == 0 and threading.get_ident() == thread:
-                    points.write(shown)
-
+            saves = _Saves(self.recorder, self.settings.tmp_path, points, gate)
+            stack.enter_context(saving.observed(lambda _call: None, saves.began, saves.ended))
             points.begin("training", 0)
-            stack.enter_context(python_writes.heard(writes))
+            stack.enter_context(python_writes.heard(saves.wrote))
             yield
-
-    def _saved(self) -> dict[str, Any]:
-        """Return what the log says about the values that a save contains, if steps run concurrently."""
-        state = self._state()
-        return _shown(state) if state == self._before else {"moving": True}
-
-    def _state(self) -> frozenset[str] | None:
-        """Return the digests of the current values if steps run concurrently, because no step then has these values."""
-        if not self.recorder.asynchronous:
-            return None
-        values = [(item.record, {item.record.index: tuple(item.read())}) for item in self.recorder.watched]
-        return lineage.digests(values)
-
-    def _trained(self) -> list[Array]:
-        """Return the current values of the trainable variables, which a save has just written."""
-        watched = self.recorder.watched
-        return [item.read()[0] for item in watched if item.record.kind is VariableKind.TRAINABLE]
 
     def _gate(self, points: Points, stack: ExitStack) -> WriteGate | None:
         if not self._plan.writes:
@@ -135,6 +85,67 @@ class PointObserver(Observer):
     def _has_batch(self, replica: Any) -> None:
         if self.recorder.points is not None:
             self.recorder.points.event("batch", int(replica))
+
+
+class _Saves:
+    """Saves, restores and other writes of the program, as they get into the log."""
+
+    def __init__(self, recorder: Recording, folder: str, points: Points, gate: WriteGate | None) -> None:
+        self._recorder, self._folder, self._points, self._gate = recorder, folder, points, gate
+        self._depth = 0
+        self._before: frozenset[str] | None = None
+        """Digests of the values when the current save began."""
+        self._thread, self._inside = threading.get_ident(), os.path.realpath(folder) + os.sep
+
+    def began(self, writes: bool) -> None:
+        # A manager's save calls the save of its checkpoint: both are one save.
+        self._depth += 1
+        if self._depth > 1:
+            return
+        self._before = self._state() if writes else None
+        self._points.begin("save" if writes else "restore", **_shown(self._before))
+        if self._gate is not None and writes:
+            self._gate.open()
+
+    def ended(self, writes: bool, used: str | None) -> None:
+        self._depth -= 1
+        if self._depth > 0:
+            return
+        if self._gate is not None and writes:
+            self._gate.close()
+        if writes and used:
+            for file in damage.files_of(used, self._folder):
+                self._points.file(file, self._folder, self._trained)
+        phase = "save" if writes else "restore"
+        if used is None:
+            self._points.leave(phase)
+        else:
+            self._points.end(phase, **(self._saved() if writes else {}))
+
+    def wrote(self, path: str, _api: str) -> None:
+        # In a save, the files are those of the save. Threads of the program write at any time.
+        if self._depth or threading.get_ident() != self._thread:
+            return
+        shown = os.path.realpath(path).removeprefix(self._inside)
+        if not os.path.isabs(shown) and not shown.startswith("."):
+            self._points.write(shown)
+
+    def _saved(self) -> dict[str, Any]:
+        """Return what the log says about the values that a save contains, if steps run concurrently."""
+        state = self._state()
+        return _shown(state) if state == self._before else {"moving": True}
+
+    def _state(self) -> frozenset[str] | None:
+        """Return the digests of the current values if steps run concurrently, because no step then has these values."""
+        if not self._recorder.asynchronous:
+            return None
+        values = [(item.record, {item.record.index: tuple(item.read())}) for item in self._recorder.watched]
+        return lineage.digests(values)
+
+    def _trained(self) -> list[Array]:
+        """Return the current values of the trainable variables, which a save has just written."""
+        watched = self._recorder.watched
+        return [item.read()[0] for item in watched if item.record.kind is VariableKind.TRAINABLE]
 
 
 def _shown(state: frozenset[str] | None) -> dict[str, Any]:
