@@ -12,7 +12,7 @@ from pytest_ddl.equivalence.evidence.slices import Slices
 from pytest_ddl.equivalence.runs.slices import is_rounding, orders_to_measure, terms_to_measure
 from pytest_ddl.equivalence.verdict.judge import judge
 from pytest_ddl.equivalence.verdict.report import Report
-from pytest_ddl.records import TrainingRecord
+from pytest_ddl.records import ErrorRecord, TrainingRecord
 
 PROGRAM = Program(replicas=2, dtype="float32", optimizer="Adam", batches=(12,))
 INDICES = {variable.name: variable.index for variable in variables(PROGRAM)}
@@ -75,6 +75,23 @@ def test_the_rounding_of_terms_that_cancel_is_no_finding():
 @pytest.mark.parametrize("share", [1 / 12, 1.0])
 def test_one_example_that_counts_twice_is_found_beside_terms_that_cancel(share: float):
     assert _judged(TERM * share**2, _terms()).verdict == "fail"
+
+
+def _late() -> TrainingRecord:
+    """Return a run that the deadline ended before its first step."""
+    alone, late = simulate(replace(PROGRAM, replicas=1)), ErrorRecord("deadline", "the time is over", "", 0)
+    return replace(alone, ranks=tuple(replace(rank, steps=(), error=late) for rank in alone.ranks))
+
+
+def test_a_slot_whose_terms_had_no_time_is_undecided():
+    late = Slices(1, terms=(_late(), _late()))
+    assert _judged(1e-16, late).verdict == "inconclusive"
+    assert _judged(TERM, late).verdict == "fail"
+
+
+def test_a_weight_whose_other_orders_had_no_time_is_undecided():
+    assert _divided(replace(_terms(), reordered=(_late(),)), length=1.85e-4).verdict == "inconclusive"
+    assert _divided(replace(_terms(), reordered=(_late(),)), length=1e-2).verdict == "fail"
 
 
 def test_wrong_slots_whose_terms_do_not_cancel_are_found():

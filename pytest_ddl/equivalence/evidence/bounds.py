@@ -30,7 +30,7 @@ class Bound:
     a_priori: bool = False
     """True if it holds only rounding that a formula gives, so that measuring noise may widen it."""
     lost: bool = False
-    """True if runs that measure noise were made, but none came this far, for example because the time was over."""
+    """True if runs that measure rounding were made, but did not come this far: the time may have been over."""
     advice: str = Hint.MORE_PRECISION()
     """Advice on how to narrow a bound that is too wide."""
 

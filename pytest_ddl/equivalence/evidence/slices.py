@@ -58,6 +58,12 @@ class Slices:
     reordered: tuple[TrainingRecord, ...] = ()
     """Runs on the same batches in another order, which draw the rounding of a sum that cancels anew."""
 
+    @property
+    def unended(self) -> bool:
+        """True if the deadline ended a run that could have shown that a difference is rounding or known."""
+        runs = (*self.terms, *self.far, *self.reordered, *self.uneven.values(), self.equal, self.shared)
+        return any(error.type == "deadline" for run in runs if run is not None for _rank, error in run.errors)
+
     def each(self, change: Callable[[TrainingRecord], TrainingRecord]) -> Slices:
         """Return the slices with every run changed."""
         return replace(

@@ -318,7 +318,7 @@ class Tolerance:
             advice = "use fewer steps"
         else:
             advice = Bound.advice
-        lost = bool(self.perturbed) and not measured
+        lost = (bool(self.perturbed) and not measured) or (self._slices is not None and self._slices.unended)
         if lost:
             advice = "the runs that measure rounding ended before this step: see the notes"
         return Bound(value, origin, effect, bool(measured), tight, not measured, lost, advice)

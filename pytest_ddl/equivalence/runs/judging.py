@@ -79,7 +79,8 @@ class Judging:
             self._recompute_causes(step, rows)
         for step, examples in terms_to_measure(self._report):
             self._measure_cancellation(step, examples)
-        return self._report.noted(*_failures("a run that measures rounding noise", self._further.perturbed))
+        measuring = (*self._further.perturbed, *self._slices.terms, *self._slices.reordered)
+        return self._report.noted(*_failures("a run that measures rounding noise", measuring))
 
     def _measure_noise(self) -> None:
         """Run with weights and data that are moved by one unit of roundoff."""
@@ -136,7 +137,8 @@ class Judging:
         self._slices = replace(self._slices, terms=tuple(self._on(step, (row,) * copies) for row in examples))
         self._judge()
         runs = [self._run(slices=order) for order in orders_to_measure(self._report, step)]
-        self._judge_with(reordered=tuple(run for run in runs if is_rounding(self._report, step, run)))
+        kept = [run for run in runs if is_rounding(self._report, step, run) or Slices(step, reordered=(run,)).unended]
+        self._judge_with(reordered=tuple(kept))
 
     def _begin(self, step: int) -> None:
         """Leave out what belongs to single steps, and begin with another step."""
