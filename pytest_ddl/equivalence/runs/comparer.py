@@ -64,7 +64,9 @@ class Comparer:
         question = question.checked(self._harness.registry)
         seconds = question.timeout if question.timeout is not None else self._harness.timeout(question.mark)
         deadline = time.monotonic() + seconds
-        program = Program(self._harness, self._references, question, deadline, ship.pack(question.train))
+        # A script was not written as a test: its runs may be long, and a busy machine has many of them to wait for.
+        renewed = seconds if getattr(question.train, "renews_deadline", False) else None
+        program = Program(self._harness, self._references, question, deadline, ship.pack(question.train), renewed)
         settings = RunSettings(global_batch_size=question.global_batch_size, steps=question.steps, seed=question.seed)
         return PlainComparison(program, settings, question)
 

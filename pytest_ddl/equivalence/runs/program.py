@@ -58,6 +58,8 @@ class Program:
     """End of the time for all runs, on the clock of :func:`time.monotonic`."""
     packed: ship.Job
     """Call of the training function. Between the runs of a comparison, no code of the user runs in this process."""
+    renewed: float | None = None
+    """Seconds that each run has, whatever the runs before it took; ``None`` if all share the time until the end."""
 
     def reference(self, settings: RunSettings) -> TrainingRecord:
         """Run on one device, or return the record of such a run with equal settings."""
@@ -156,7 +158,8 @@ class Program:
             if several:
                 stuck = Watchdog(settings.tmp_path, settings.attempt, cluster.num_ranks)
             stuck = stuck if watch is None else watch(cluster, stuck)
-            answers = cluster.ask(RequestKind.CALL, job, deadline=self.deadline, patience=_patience, stuck=stuck)
+            deadline = self.deadline if self.renewed is None else time.monotonic() + self.renewed
+            answers = cluster.ask(RequestKind.CALL, job, deadline=deadline, patience=_patience, stuck=stuck)
             ended = time.monotonic()
             ranks = [_rank_record(answer, settings, self.harness.text_of_rank) for answer in answers]
             if any(rank.failed for rank in ranks):
