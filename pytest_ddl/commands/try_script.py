@@ -30,7 +30,7 @@ example:
 """
 STRATEGIES = "mirrored,multi_worker_mirrored,central_storage"
 _TIMEOUT = 300.0
-"""Seconds for a comparison. Scripts that were not written as tests make large models and much data."""
+"""Seconds for each run. Scripts that were not written as tests make large models and much data."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--timeout", type=seconds, default=_TIMEOUT, metavar="SECONDS",
-        help=f"deadline of each comparison (default: {_TIMEOUT:.0f})",
+        help=f"deadline of each run of the script (default: {_TIMEOUT:.0f})",
     )  # fmt: skip
     parser.add_argument("--seed", type=seed, metavar="N", help="seed of every run (default: always the same)")
     parser.add_argument("--strict", action="store_true", help="fail on approximations too")
@@ -86,6 +86,7 @@ def main(options: argparse.Namespace) -> int:
             "epochs": options.epochs,
             "examples": options.examples,
             "keras": why,
+            "renews_deadline": True,
             "data": [str(path.absolute()) for path in options.data],
         },
         "arguments": given_options(options, ("timeout", "seed", "strict")),

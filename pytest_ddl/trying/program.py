@@ -15,7 +15,7 @@ import numpy as np
 from pytest_ddl.run_facts import FailedCell
 from pytest_ddl.training import environment
 from pytest_ddl.training.replacing import Replacements
-from pytest_ddl.trying import drawing, execution, shell, strategies, synthetic
+from pytest_ddl.trying import downloads, drawing, execution, shell, strategies, synthetic
 from pytest_ddl.trying.calls import Calls
 from pytest_ddl.trying.found import EnoughSteps, Found, NotSeenError, told_at_exit
 from pytest_ddl.trying.legacy import refusal
@@ -50,6 +50,8 @@ class TriedScript:
     """True to leave the datasets of its own loops as long as they are, because a step reads a whole epoch."""
     failing: tuple[FailedCell, ...] | None = None
     """Cells of a notebook that may fail; ``None`` for all."""
+    renews_deadline: bool = False
+    """True if each run of a comparison has the whole time. A comparison reads it."""
 
     def __call__(self, run: Any) -> None:
         """Run the script. What was found in it becomes a fact of the record, also if it raises."""
@@ -60,7 +62,7 @@ class TriedScript:
         told = self.replicas if run.is_reference else 1
         objects = Objects(run, found)
         limit = self.steps * self.epochs
-        steps = Steps(run, objects, found, limit, not self.source.mentions_strategy)
+        steps = Steps(run, objects, found, limit, "" if self.source.mentions_strategy else self.source.code)
         joined = told if self.meaning is Meaning.NOTHING else 1
         calls = Calls(run, objects, steps, found, self.steps, self.epochs, told, joined, whole=self.whole)
         if self.keras:
@@ -107,15 +109,16 @@ class TriedScript:
             strategies.keep_scope(put, keras, found)
             calls.install_keras(put, keras)
             synthetic.install(put, keras, self.examples, self.source.code, replaced)
+            downloads.install_cache(put, keras, run.rank_path, replaced)
             if not self.source.mentions_strategy:
-                _refuse_own_updates(put, keras)
+                _refuse_own_updates(put, keras, self.source.code)
 
         strategies.install(put, run.strategy, found)
         objects.variables.install(put, stack)
         if told > 1:
             strategies.tell_replicas(put, run.strategy, told, self.meaning, found)
             _count_whole_batches(put, told)
-        synthetic.install_network(put)
+        downloads.install(put, run.rank_path, replaced)
         put.put(argparse.ArgumentParser, "exit", exit_with_its_reason)
         # Its folder belongs to the process, which runs the script several times.
         put.put(multiprocessing.util, "get_temp_dir", lambda: str(run.rank_path))
@@ -166,14 +169,14 @@ def _count_whole_batches(put: Replacements, told: int) -> None:
     put.put(tf.nn, "compute_average_loss", tf.autograph.experimental.do_not_convert(compute_average_loss))
 
 
-def _refuse_own_updates(put: Replacements, keras: Any) -> None:
+def _refuse_own_updates(put: Replacements, keras: Any, code: str) -> None:
     """Refuse updates outside ``fit`` in a script without a strategy, before they fail without an explanation."""
     import tensorflow as tf
 
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         def update(self: Any, *args: Any, **kwargs: Any) -> Any:
             if tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context():
-                raise NotSeenError(no_strategy_advice())
+                raise NotSeenError(no_strategy_advice(code))
             return original(self, *args, **kwargs)
 
         return update

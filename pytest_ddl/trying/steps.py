@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from pytest_ddl.training import values
+from pytest_ddl.training import environment, values
 from pytest_ddl.training.replacing import Replacements, named_like
 from pytest_ddl.trying.found import EnoughSteps, Found, NotSeenError, place
 from pytest_ddl.trying.objects import Objects
 from pytest_ddl.trying.remainder import ActiveLine, active_lines, unrun_training
+from pytest_ddl.trying.rewriting import distributed_loop
 
 _CALL_OF_RUN = 0
 """Key of an eager ``strategy.run`` among the functions; the others are ids of objects."""
@@ -30,14 +31,14 @@ _VALUES = (
 class Steps:
     """Recorder of the steps of custom loops."""
 
-    def __init__(self, run: Any, objects: Objects, found: Found, limit: int, needs_run: bool) -> None:
+    def __init__(self, run: Any, objects: Objects, found: Found, limit: int, code: str) -> None:
         """Prepare the recorder.
 
         :param limit: maximum number of steps of each function.
-        :param needs_run: True for a script without a strategy, whose own loops cannot be compared.
+        :param code: code of a script without a strategy, whose own loops cannot be compared; empty for any other.
         """
         self._run, self._objects, self._found, self._limit = run, objects, found, limit
-        self._needs_run = needs_run
+        self._without_strategy = code
         self._thread = threading.get_ident()
         self._function: int | None = None
         """Key of the outermost call that is running."""
@@ -158,8 +159,8 @@ class Steps:
         if failed:
             return  # a graph that ends by an error may have made any part of its updates
         if self._objects.updates() != self._before:
-            if self._needs_run and not self._calls_run:
-                raise NotSeenError(no_strategy_advice())
+            if self._without_strategy and not self._calls_run:
+                raise NotSeenError(no_strategy_advice(self._without_strategy))
             if self._values_at:
                 raise NotSeenError(f"{self._values_at}: {_VALUES}")
             self._taken[function] += 1
@@ -202,13 +203,20 @@ class Steps:
             self._run.record(self._loss)
 
 
-def no_strategy_advice() -> str:
-    """Say what a script without a strategy has to add for its own loop."""
+def no_strategy_advice(code: str) -> str:
+    """Say what a script without a strategy has to change for its own loop.
+
+    :param code: code of the script.
+    """
+    why = f"{place()}: this loop applies gradients without a strategy, so nothing in it is distributed"
+    # The loss objects of tf_keras divide by nothing, and refuse to be called in a replica.
+    lines = distributed_loop(code) if len(environment.keras_modules()) == 1 else ""
+    if lines:
+        return f"{why}. With these lines it is, and can be compared:\n{lines}"
     return (
-        f"{place()}: this loop applies gradients without a strategy, so nothing in it is distributed. "
-        "Add `strategy = tf.distribute.MirroredStrategy()`, create the model and the optimizer in "
+        f"{why}. Add `strategy = tf.distribute.MirroredStrategy()`, create the model and the optimizer in "
         "`with strategy.scope():`, and call the step as `strategy.run(train_step, args=(batch,))` with batches of "
-        "`strategy.experimental_distribute_dataset(dataset)`"
+        "`strategy.experimental_distribute_dataset(dataset)`. Divide the sum of the losses by the global batch size"
     )
 
 

@@ -1,4 +1,4 @@
-"""Random data in place of well-known datasets, with their shapes, types and ranges. Refuse all other downloads."""
+"""Random data in place of well-known datasets, with their shapes, types and ranges."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ from typing import Any
 import numpy as np
 
 from pytest_ddl.training.replacing import Replacements, named_like
+from pytest_ddl.trying.downloads import ADVICE, DownloadRefusedError, Note, refused
 from pytest_ddl.trying.found import place
 
-Note = Callable[[str], None]
 EXAMPLES = 12_000
 """Number of training examples of a synthetic dataset. Scripts often reserve 10,000 of them for validation."""
-
-
-class DownloadRefusedError(RuntimeError):
-    """Error for a script that loads data from the network."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,11 @@ KINDS = {
     "reuters": SyntheticKind((), 46, (8_982, 2_246), sequence=True),
     "boston_housing": SyntheticKind((13,), 0, (404, 102)),
     "california_housing": SyntheticKind((8,), 0, (16_512, 4_128)),
+    "tf_flowers": SyntheticKind((64, 64, 3), 5, (3_670, 1)),
+    "cats_vs_dogs": SyntheticKind((64, 64, 3), 2, (4_000, 1)),
+    "imdb_reviews": SyntheticKind((), 2, (25_000, 25_000), sequence=True),
 }
+"""Datasets of Keras, and of TensorFlow Datasets, whose names differ where their contents do."""
 _ROWS = re.compile(r"(?:reshape\(|\[)[^\n\]]*?\b(\d[\d_]{4,})\b")
 """A large number in a shape or in an index of a script, such as ``reshape(60000, 784)`` or ``x[50000:]``."""
 
@@ -81,7 +81,8 @@ def load(name: str, examples: int | None, options: dict[str, Any], code: str = "
     :param code: script that may name rows of the original, which it then has.
     """
     kind = KINDS[name]
-    rows, of_test = examples or EXAMPLES, max(1, (examples or EXAMPLES) // 6)
+    rows = examples or min(EXAMPLES, kind.rows[0])
+    of_test = max(1, rows // 6)
     named = (int(found.group(1)) for found in _ROWS.finditer(code))
     if examples is None and any(EXAMPLES < one <= kind.rows[0] for one in named):
         rows, of_test = kind.rows
@@ -89,7 +90,7 @@ def load(name: str, examples: int | None, options: dict[str, Any], code: str = "
 
 
 def install(put: Replacements, keras: Any, examples: int | None, code: str, note: Note) -> None:
-    """Replace the loaders of one flavor of Keras, its trained weights, and everything that downloads."""
+    """Replace the loaders of one flavor of Keras, and its trained weights."""
     import tensorflow as tf
 
     for namespace in (keras, tf.keras):  # Keras 3 has two modules of each name
@@ -97,22 +98,11 @@ def install(put: Replacements, keras: Any, examples: int | None, code: str, note
             module = getattr(namespace.datasets, name, None)
             if module is not None:
                 put.put(module, "load_data", _loader(name, examples, code, note))
-        put.put(namespace.utils, "get_file", _refusing("keras.utils.get_file"))
         modules = [one for one in vars(namespace.applications).values() if inspect.ismodule(one)]
         for module in (namespace.applications, *modules):
             for name, maker in [*vars(module).items()]:
                 if inspect.isfunction(maker) and "weights" in inspect.signature(maker).parameters:
                     put.put(module, name, _untrained(name, maker, note))
-
-
-def install_network(put: Replacements) -> None:
-    """Refuse downloads by Python's own modules."""
-    import socket
-    import urllib.request
-
-    put.put(urllib.request, "urlopen", _refusing("urllib.request.urlopen"))
-    put.put(urllib.request, "urlretrieve", _refusing("urllib.request.urlretrieve"))
-    put.put(socket, "create_connection", _refusing("a connection to another host"))
 
 
 @contextmanager
@@ -151,20 +141,7 @@ def port_picker() -> Iterator[None]:
 def _no_attribute(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    raise DownloadRefusedError(f"{place()}: tfds.{name} needs a download, and only tfds.load is replaced: {_ADVICE}")
-
-
-_ADVICE = "make the data in the script (NumPy or tf.data, a few hundred examples), or read files that are already there"
-
-
-def _refusing(what: str) -> Callable[..., Any]:
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        shown = next((str(item) for item in (*args, *kwargs.values()) if "://" in str(item)), "")
-        raise DownloadRefusedError(
-            f"{place()}: {what}({shown}) is refused, because nothing is downloaded here: {_ADVICE}"
-        )
-
-    return refuse
+    raise DownloadRefusedError(f"{place()}: tfds.{name} needs a download, and only tfds.load is replaced: {ADVICE}")
 
 
 def _loader(name: str, examples: int | None, code: str, note: Note) -> Callable[..., Any]:
@@ -195,25 +172,26 @@ def _tfds_load(examples: int | None, note: Note) -> Callable[..., Any]:
         import tensorflow as tf
 
         short = name.partition(":")[0].partition("/")[0]
-        if short not in KINDS or not KINDS[short].classes or KINDS[short].sequence:
-            raise DownloadRefusedError(
-                f"{place()}: tfds.load({name!r}) is refused, because nothing is downloaded here: {_ADVICE}"
-            )
+        if short not in KINDS or not KINDS[short].classes or short in ("imdb", "reuters"):
+            raise refused("tfds.load", repr(name))
         note(f"tfds.load({name!r}): random data of the same shape and type")
         parts = dict(zip(("train", "test"), load(short, examples, {}), strict=True))
 
         def dataset(wanted: str) -> Any:
             x, y = parts["train" if "train" in wanted else "test"]
             x = x[..., None] if x.ndim == 3 else x
+            texts = KINDS[short].sequence
+            x = np.array([" ".join(f"word{number}" for number in row) for row in x]) if texts else x
             columns = (x, y.reshape(-1).astype("int64"))
-            made = {"image": columns[0], "label": columns[1]}
+            made = {"text" if texts else "image": columns[0], "label": columns[1]}
             data = tf.data.Dataset.from_tensor_slices(columns if options.get("as_supervised") else made)
             return data.batch(options["batch_size"]) if options.get("batch_size") else data
 
         datasets = tf.nest.map_structure(dataset, split if split is not None else {key: key for key in parts})
-        info = SimpleNamespace(
-            name=short, splits={key: SimpleNamespace(num_examples=len(value[0])) for key, value in parts.items()}
-        )
+        classes = KINDS[short].classes
+        label = SimpleNamespace(num_classes=classes, names=[f"class {n}" for n in range(classes)], int2str=str)
+        splits = {key: SimpleNamespace(num_examples=len(value[0])) for key, value in parts.items()}
+        info = SimpleNamespace(name=short, splits=splits, features={"label": label})
         return (datasets, info) if options.get("with_info") else datasets
 
     return tfds_load

@@ -27,6 +27,10 @@ _UNSEEN = (
     "which a Keras optimizer has counted an update. Call the training at the top level of the script, or below "
     "`if __name__ == '__main__':`"
 )
+_NO_OPTIMIZER = (
+    "no training step was seen, because the weights change without an optimizer of Keras. Apply the gradients with "
+    "one, as in `optimizer.apply_gradients(zip(gradients, variables))`"
+)
 _NO_STEP = "No step was compared, because this cell trains, or makes what is trained: mend it, or remove it"
 _UNCLEAR = (
     "a loss is scaled by the number of replicas, and one device cannot know whether that is right. Divide the sum of "
@@ -339,7 +343,8 @@ def _without_steps(script: ScriptRecord, source: Script) -> UndecidedError:
         return UndecidedError(_outside(left_out))
     failed = [cell for cell in script.failed if cell.error not in _CUT]
     if not failed:
-        return UndecidedError(_UNSEEN)
+        own = "optimizers" not in script.lines and "GradientTape" in source.code
+        return UndecidedError(_NO_OPTIMIZER if own else _UNSEEN)
     after = _NO_STEP if source.needs_cell(failed[0].cell) else f"After this, {_UNSEEN}"
     return UndecidedError(f"{text_of_cell(failed[0])} (on one device, too). {after}", True)
 

@@ -158,6 +158,16 @@ for x in tf.data.Dataset.from_tensor_slices(keras.random.normal((40, 4), seed=1)
     optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
 """
 
+ASSIGNED = """
+import tensorflow as tf
+
+weight = tf.Variable(1.0)
+for step in range(9):
+    with tf.GradientTape() as tape:
+        loss = (weight - 2.0) ** 2
+    weight.assign_sub(0.1 * tape.gradient(loss, weight))
+"""
+
 LOOP = """
 import numpy as np
 import tensorflow as tf
@@ -416,25 +426,25 @@ for start in range(0, 32, 8):
     model.train_on_batch(x[start : start + 8], x[start : start + 8, :1])
 """
 
-DOWNLOADS = """
-import urllib.request
-
-
-def rows():
-    return urllib.request.urlopen("https://example.org/a").read()
-
-
-rows()
-"""
-
-FINE_TUNED = """
+REWRITTEN = """
 import keras
-import numpy as np
+import tensorflow as tf
 
-base = keras.applications.MobileNetV2(input_shape=(32, 32, 3), include_top=False, alpha=0.35, pooling="avg")
-base.trainable = False
-model = keras.Sequential([base, keras.layers.Dense(2)])
-model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-x = np.random.default_rng(0).normal(size=(32, 32, 32, 3)).astype("float32")
-model.fit(x, (x[:, 0, 0, 0] > 0).astype("int32"), batch_size=8)
+strategy = tf.distribute.MirroredStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+@tf.function
+def train_step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+        loss = loss / strategy.num_replicas_in_sync
+    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+
+dataset = tf.data.Dataset.from_tensor_slices(keras.random.normal((40, 4), seed=1)).batch(4)
+for x in strategy.experimental_distribute_dataset(dataset):
+    loss = strategy.reduce("SUM", strategy.run(train_step, args=(x,)), axis=None)
 """
+"""The script OWN_LOOP_WITHOUT_STRATEGY with the lines that it is shown."""

@@ -12,7 +12,7 @@ from pytest_ddl.comparisons import reports_of
 from pytest_ddl.trying.program import TriedScript
 from pytest_ddl.trying.source import Script
 from pytest_ddl.trying.verdict import UndecidedError, compare_script
-from tests.trying import scripts
+from tests.trying import download_scripts, scripts
 
 pytestmark = [pytest.mark.slow, pytest.mark.ddl(strategies=["mirrored"], timeout=300)]
 
@@ -45,7 +45,7 @@ def cause_of(path: Path, code: str, compare: pytest_ddl.Equivalence) -> str | No
         "FIT", "NO_STRATEGY", "LOOP", "FROM_FUNCTION", "TWO_WORKERS", "OWN_ITERATOR", "EAGER", "COORDINATOR_LOOP",
         "OWN_DEFAULT", "RESTORES", "UNEVEN_FROM_FUNCTION", "METRIC_BEFORE_LOSS", "INNER_STEPS", "OF_KAGGLE", "CLEARED",
         "EPOCHS_IN_A_FUNCTION", "COUNTED", "AUGMENTED", "AUGMENTED_BY_LAYERS", "RATE_OF_REPLICAS",
-        "SHAPED",
+        "SHAPED", "REWRITTEN",
     ],
 )  # fmt: skip
 def test_a_right_script_passes(name: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
@@ -315,12 +315,13 @@ def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivale
 @pytest.mark.parametrize(
     ("code", "advice"),
     [
-        (scripts.OWN_LOOP_WITHOUT_STRATEGY, r"^script.py:10: this loop .*strategy.run\(train_step"),
+        (scripts.OWN_LOOP_WITHOUT_STRATEGY, r"(?s)^script.py:10: this loop .*\n +loss = loss / strategy"),
         (
             scripts.OWN_LOOP_WITHOUT_STRATEGY.replace("apply_gradients(zip(", "apply(").replace("s))", "s)"),
-            r"^script.py:10: this loop .*strategy.run\(train_step",
+            r"(?s)^script.py:10: this loop .*strategy.run\(train_step",
         ),
-        (scripts.DOWNLOADS, r"^script.py:6: .*urlopen\(https://example.org/a\) is refused"),
+        (download_scripts.DOWNLOADS, r"^script.py:6: .*urlopen\(https://example.org/a\) is refused"),
+        (scripts.ASSIGNED, "without an optimizer of Keras. Apply the gradients with one"),
         ("import tensorflow as tf\nprint(tf.distribute.MirroredStrategy())\n", "no training step was seen"),
         (scripts.COORDINATOR, "no training step was seen"),
         (scripts.VALUES, "script.py:[0-9]+: a training step after values from a function"),
@@ -332,7 +333,19 @@ def test_a_notebook_runs_without_its_magics(ddl_equivalence: pytest_ddl.Equivale
         ),
         (scripts.FIT + "import not_there\n", "the script fails on one device, too: ModuleNotFoundError"),
     ],
-    ids=["loop", "apply", "download", "nothing", "coordinator", "values", "mesh", "no scope", "unrun", "own error"],
+    ids=[
+        "loop",
+        "apply",
+        "download",
+        "assigned",
+        "nothing",
+        "coordinator",
+        "values",
+        "mesh",
+        "no scope",
+        "unrun",
+        "own error",
+    ],
 )
 def test_a_script_that_cannot_be_followed_gets_advice(
     code: str, advice: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
@@ -346,8 +359,23 @@ def test_a_model_with_trained_weights_is_compared_without_them(
     ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
 ) -> None:
     """Weights cannot be downloaded here, and their values do not matter for the comparison."""
-    found = tried(tmp_path / "script.py", scripts.FINE_TUNED, ddl_equivalence)
+    found = tried(tmp_path / "script.py", download_scripts.FINE_TUNED, ddl_equivalence)
     assert "data:         keras.applications.MobileNetV2: random weights in place of trained ones" in found
+    assert found[-1].split() == ["compared:", "2", "step(s)"]
+
+
+@pytest.mark.nightly
+def test_files_of_tutorials_have_stand_ins_and_own_ones_are_read(
+    ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    found = tried(tmp_path / "script.py", download_scripts.TEXT_AND_IMAGES, ddl_equivalence)
+    assert "data:         keras.utils.get_file(https://example.org/shakespeare.txt): random content" in "\n".join(found)
+    assert found[-1].split() == ["compared:", "2", "step(s)"]
+
+
+@pytest.mark.nightly
+def test_texts_of_tensorflow_datasets_have_a_stand_in(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
+    found = tried(tmp_path / "script.py", download_scripts.TEXTS, ddl_equivalence)
     assert found[-1].split() == ["compared:", "2", "step(s)"]
 
 
