@@ -25,6 +25,10 @@ from pytest_ddl.strategies.spec import StrategySpec
 
 MAX_FILES = 32
 """Maximum number of test files that a rank collects at a time. It has to import each of them."""
+FEW_FILES = 4
+"""Number of test files that the ranks of a replaced cluster collect first. They may be replaced soon, too.
+
+If that does not happen, they collect twice as many whenever they come to another file."""
 RANK_OPTIONS: Mapping[str, Any] = {
     "allure_report_dir": None,
     "capture": "no",
@@ -95,6 +99,8 @@ class SpmdRunner:
         """Reports that are logged after those of the running item."""
         self._following: dict[tuple[str, str], list[pytest.Item]] = {}
         """Items that have not run yet, by the key of their warm cluster."""
+        self._collected: dict[tuple[str, str], int] = {}
+        """Maximum number of files of the last plan, by the key of the warm cluster."""
         for item in harness.items:
             key = self._cluster_key(item)
             if key is not None:
@@ -129,7 +135,7 @@ class SpmdRunner:
         file = str(item.path)
         if cluster.session_plan is not None and file in cluster.session_plan.files:
             return
-        plan = self._plan(cluster.spec, item)
+        plan = self._plan(cluster.spec, item, replaced=cluster.session_plan is None)
         deadline = time.monotonic() + self._harness.start_timeout
         answers: Sequence[Answer] = cluster.ask(RequestKind.OPEN_SESSION, plan, deadline=deadline)
         if not all(answer.ok for answer in answers):
@@ -137,9 +143,8 @@ class SpmdRunner:
             raise ClusterError(f"pytest could not start in the ranks{late}\n{explain(answers)}")
         cluster.session_plan = plan
 
-    def _plan(self, spec: StrategySpec, item: pytest.Item) -> SessionPlan:
-        following = self._following.get(self._cluster_key(item) or ("", ""), ())
-        chosen = list(dict.fromkeys(str(one.path) for one in (item, *following)))[:MAX_FILES]
+    def _plan(self, spec: StrategySpec, item: pytest.Item, *, replaced: bool) -> SessionPlan:
+        chosen = self._files(item, replaced)
         given = {name: value for name, value in vars(self._config.option).items() if name != "file_or_dir"}
         options = {name: value for name, value in given.items() if _is_picklable(value)}
         options.update({name: value for name, value in RANK_OPTIONS.items() if name in options})
@@ -154,6 +159,16 @@ class SpmdRunner:
         return SessionPlan(
             options, tuple(args), tuple(chosen), self._basetemp(spec), tuple(self._config.getini("markers"))
         )
+
+    def _files(self, item: pytest.Item, replaced: bool) -> list[str]:
+        """Return the file of an item and those of the next items that share its cluster."""
+        key = self._cluster_key(item)
+        if key is None:
+            return [str(item.path)]
+        known = self._collected.get(key)
+        number = MAX_FILES if known is None else FEW_FILES if replaced else min(2 * known, MAX_FILES)
+        self._collected[key] = number
+        return list(dict.fromkeys(str(one.path) for one in (item, *self._later(key, item))))[:number]
 
     def _basetemp(self, spec: StrategySpec) -> str | None:
         """Return a new folder for the ranks' ``tmp_path`` inside the controller's, as pytest-xdist does it."""
