@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 VARIABLE = "DDL_SUITE_DEFECT"
@@ -43,7 +44,9 @@ def defect(tests: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
 
 def put(owner: Any, name: str, value: Any) -> None:
     """Set an attribute of a class or module until the defect is removed."""
-    _changed.append((owner, name, vars(owner).get(name, _ABSENT)))
+    # The code of a function is no entry of its dictionary.
+    known = getattr(owner, name) if isinstance(owner, FunctionType) else vars(owner).get(name, _ABSENT)
+    _changed.append((owner, name, known))
     setattr(owner, name, value)
 
 
@@ -95,7 +98,7 @@ def planted(name: str) -> Iterator[None]:
     :raises KeyError: if there is no such defect.
     """
     try:
-        DEFECTS[name].plant()
+        _plant(name)
         yield
     finally:
         while _changed:
@@ -113,4 +116,14 @@ def plant_from_environment() -> None:
     """
     name = os.environ.get(VARIABLE)
     if name:
+        _plant(name)
+
+
+def _plant(name: str) -> None:
+    """Plant a defect, or the mutant of :mod:`suites.mutants` that begins with the path of its file."""
+    if ".py:" in name:
+        from suites.mutants import planting
+
+        planting.plant(name)
+    else:
         DEFECTS[name].plant()
