@@ -37,7 +37,7 @@ def test_fails(ddl_strategy):
     assert ddl_strategy.cluster_resolver.task_id == 0, "wrong on this rank"
 
 
-@pytest.mark.skipif("not os.environ.get('WAITS')", reason="waits")
+@pytest.mark.skipif("not os.environ.get('PYTEST_WAITS')", reason="waits")
 def test_waits(ddl_strategy):
     Path("waiting").touch()
     signal.pause()
@@ -163,7 +163,7 @@ def test_a_comparison_needs_a_folder_that_all_hosts_share(elsewhere: Project) ->
 @pytest.mark.nightly(each_commit=("9",))
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_after_an_end_by_a_signal(project: Project, number: signal.Signals) -> None:
-    process = project.start("--ddl-launcher=netns[hosts=2]", "-k", "waits", env={"WAITS": "1"})
+    process = project.start("--ddl-launcher=netns[hosts=2]", "-k", "waits", env={"PYTEST_WAITS": "1"})
     wait_until((project.folder / "waiting").exists, "the test did not begin")
     process.send_signal(number)
     done: Any = project.finish(process, 30.0)
@@ -208,9 +208,9 @@ import pytest
 def loses(run):
     if json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index") == 1:
         # Only this host sees another folder in its place from now on.
-        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", os.environ["SHARED"]], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", os.environ["PYTEST_SHARED"]], check=True)
     if "TF_CONFIG" in os.environ:
-        Path(os.environ["SHARED"], "no", "checkpoint").write_text("1")
+        Path(os.environ["PYTEST_SHARED"], "no", "checkpoint").write_text("1")
     run.watch(variables=[])
 
 
@@ -225,7 +225,7 @@ def test_a_shared_folder_that_a_host_loses_is_named(elsewhere: Project) -> None:
     shared.mkdir()
     elsewhere.write("test_hosts.py", LOSES)
     options = ("--ddl-launcher=netns[tmp=own]", f"--ddl-shared-dir={shared}")
-    failed = elsewhere.pytest(*options, env={"SHARED": str(shared)})["test_loses[multi_worker_mirrored]"]
+    failed = elsewhere.pytest(*options, env={"PYTEST_SHARED": str(shared)})["test_loses[multi_worker_mirrored]"]
     assert failed.outcome == "failed"
     assert f"the host host1 does not see the folder {shared}/pytest-ddl-" in failed.text
     assert f"; mount {shared} there" in failed.text

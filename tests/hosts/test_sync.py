@@ -209,7 +209,7 @@ import pytest
 
 @pytest.mark.ddl(strategies="multi_worker_mirrored")
 def test_waits(ddl_strategy):
-    path = Path(os.environ["WAITS"])
+    path = Path(os.environ["PYTEST_WAITS"])
     path.with_suffix(".part").write_text(f"{Path.cwd()} {Path('data.txt').read_text()}")
     path.with_suffix(".part").rename(path)
     signal.pause()
@@ -227,7 +227,7 @@ def test_the_copies_are_removed_after_a_kill(
     different = "from pytest_ddl.hosts import copies\ncopies.fingerprint = lambda *_: ''\n"
     project = new_project({"test_it.py": WAITING, "data.txt": "1.5", "conftest.py": different})
     waits = shared / "waits"
-    process = project.start("--ddl-launcher=netns[hosts=2]", "--ddl-sync", env={"WAITS": str(waits)})
+    process = project.start("--ddl-launcher=netns[hosts=2]", "--ddl-sync", env={"PYTEST_WAITS": str(waits)})
     try:
         wait_until(waits.exists, "the test did not begin", seconds=180.0)
         folder, data = waits.read_text().split()

@@ -97,7 +97,11 @@ class Project:
         return self
 
     def start(self, *args: str, python: bool = False, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        """Start pytest (or a Python script) in the folder."""
+        """Start pytest (or a Python script) in the folder.
+
+        :param env: further environment variables. Those that only the project reads begin with ``PYTEST_``. With any
+            other, no warm server fits, and the run imports TensorFlow itself.
+        """
         self.marks.append(uuid.uuid4().hex)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
         environ = {**kept, "TMPDIR": str(self.temporary), MARK: self.marks[-1], **(env or {})}

@@ -177,8 +177,9 @@ def test_a_function_that_returns_a_model_and_its_data_is_compared(project: Any) 
     project.write("of_keras.py", KERAS)
     options = ["--strategy=mirrored", "--global-batch-size=12", "-v"]
     for name, status in (("fit", 0), ("fit_nothing", 1)):
-        result = call(project.folder, "check", f"of_keras.py:{name}", *options)
-        assert result.returncode == status, result.stdout
+        command = ["-m", "pytest_ddl.cli", "check", f"of_keras.py:{name}", *options]
+        result = project.finish(project.start(*command, python=True))
+        assert result.status == status, result.stdout
     assert "fit_nothing() must return a compiled Keras model and its data" in result.stdout
 
 

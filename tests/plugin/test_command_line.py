@@ -24,21 +24,21 @@ PROJECT = {
         @pytest.fixture(scope="module")
         def kept_for_the_module(ddl_strategy):
             yield
-            with open(os.environ["ENDS"], "a") as file:
+            with open(os.environ["PYTEST_ENDS"], "a") as file:
                 file.write("torn down\\n")
 
         def test_first(kept_for_the_module):
             print(f"said on {current_rank().rank}")
 
         def test_second(ddl_strategy):
-            assert not os.environ.get("FAIL"), "as asked"
+            assert not os.environ.get("PYTEST_FAIL"), "as asked"
 
         def test_third(kept_for_the_module):
             pass
 
-        @pytest.mark.skipif("WAIT" not in os.environ, reason="for the tests that interrupt")
+        @pytest.mark.skipif("PYTEST_WAIT" not in os.environ, reason="for the tests that interrupt")
         def test_waits(ddl_strategy):
-            pathlib.Path(os.environ["WAIT"]).touch()
+            pathlib.Path(os.environ["PYTEST_WAIT"]).touch()
             while True:
                 signal.pause()
     """,
@@ -51,9 +51,9 @@ PROJECT = {
         def test_keras(ddl_strategy):
             import tensorflow as tf
             home = tf.keras.Sequential.__module__.split(".")[0]
-            assert home == os.environ.get("KERAS", "keras")
+            assert home == os.environ.get("PYTEST_KERAS", "keras")
 
-        @pytest.mark.skipif("HANG" not in os.environ, reason="for the test of the deadline")
+        @pytest.mark.skipif("PYTEST_HANG" not in os.environ, reason="for the test of the deadline")
         def test_deadline(ddl_strategy):
             import signal
             while True:
@@ -78,7 +78,9 @@ def passed(outcome: Any) -> list[str]:
 @pytest.mark.nightly
 def test_stop_at_first_failure_tears_wider_fixtures_down(project: Any, tmp_path: Path) -> None:
     ends = tmp_path / "ends"
-    outcome = project.pytest("-x", "-s", "--durations=3", "test_some.py", env={"FAIL": "1", "ENDS": str(ends)})
+    outcome = project.pytest(
+        "-x", "-s", "--durations=3", "test_some.py", env={"PYTEST_FAIL": "1", "PYTEST_ENDS": str(ends)}
+    )
     assert outcome.status == pytest.ExitCode.TESTS_FAILED
     assert clean(outcome)
     assert passed(outcome) == ["test_first"]
@@ -91,7 +93,7 @@ def test_stop_at_first_failure_tears_wider_fixtures_down(project: Any, tmp_path:
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_options_of_the_plugin_take_effect(project: Any) -> None:
-    env = {"HANG": "1", "KERAS": "tf_keras"}
+    env = {"PYTEST_HANG": "1", "PYTEST_KERAS": "tf_keras"}
     outcome = project.pytest("test_mirrored.py", "--ddl-keras=tf_keras", "--ddl-timeout=2", env=env)
     assert "ddl: timeout=2.0 (from command line), keras=tf_keras (from command line)" in outcome.stdout
     assert outcome["test_keras[mirrored]"].outcome == "passed", outcome["test_keras[mirrored]"].text
@@ -102,7 +104,7 @@ def test_options_of_the_plugin_take_effect(project: Any) -> None:
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_in_process_for_debuggers(project: Any) -> None:
-    outcome = project.pytest("--ddl-in-process", "-rs", env={"ENDS": "/dev/null"})
+    outcome = project.pytest("--ddl-in-process", "-rs", env={"PYTEST_ENDS": "/dev/null"})
     assert outcome.status == 0
     assert outcome["test_keras[mirrored]"].outcome == "passed"
     skipped = outcome["test_first[multi_worker_mirrored]"]
@@ -114,7 +116,7 @@ def test_in_process_for_debuggers(project: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--ddl-strategy=mirrored",)])
 def test_xdist(project: Any, tmp_path: Path, options: tuple[str, ...]) -> None:
-    outcome = project.pytest("-n", "2", *options, env={"ENDS": str(tmp_path / "ends")})
+    outcome = project.pytest("-n", "2", *options, env={"PYTEST_ENDS": str(tmp_path / "ends")})
     assert outcome.status == 0, outcome.stdout
     assert sorted(passed(outcome)) == ["test_first", "test_keras", "test_second", "test_third"]
     assert clean(outcome)
@@ -123,7 +125,7 @@ def test_xdist(project: Any, tmp_path: Path, options: tuple[str, ...]) -> None:
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_last_failed_and_keywords(project: Any, tmp_path: Path) -> None:
-    env = {"FAIL": "1", "ENDS": str(tmp_path / "ends")}
+    env = {"PYTEST_FAIL": "1", "PYTEST_ENDS": str(tmp_path / "ends")}
     cache = ["-p", "cacheprovider", "-o", f"cache_dir={tmp_path / 'cache'}"]
     first = project.finish(project.start(*cache, "-k", "second or third", env=env))
     assert "1 failed, 1 passed, 4 deselected" in first.stdout
@@ -139,7 +141,7 @@ def test_last_failed_and_keywords(project: Any, tmp_path: Path) -> None:
 )
 def test_an_interrupted_run_leaves_nothing(project: Any, tmp_path: Path, number: signal.Signals) -> None:
     waits = tmp_path / "waits"
-    process = project.start("-k", "test_waits", env={"WAIT": str(waits), "ENDS": str(tmp_path / "ends")})
+    process = project.start("-k", "test_waits", env={"PYTEST_WAIT": str(waits), "PYTEST_ENDS": str(tmp_path / "ends")})
     wait_until(waits.exists)
     # The zygote and two ranks, besides pytest itself.
     assert len(project.running()) >= 4

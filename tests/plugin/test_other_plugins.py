@@ -170,7 +170,7 @@ FLAKY = {
         import pytest
 
         pytestmark = pytest.mark.ddl(strategies="mirrored")
-        folder = pathlib.Path(os.environ["ATTEMPTS"])
+        folder = pathlib.Path(os.environ["PYTEST_ATTEMPTS"])
 
         def attempt(name):
             path = folder / name
@@ -208,7 +208,7 @@ def attempts(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(scope="module")
 def flaky(new_project: Callable[..., Any], attempts: Any) -> Any:
     pytest.importorskip("pytest_rerunfailures", reason="pytest-rerunfailures is not installed")
-    return new_project(FLAKY).pytest(env={"ATTEMPTS": str(attempts)})
+    return new_project(FLAKY).pytest(env={"PYTEST_ATTEMPTS": str(attempts)})
 
 
 @pytest.mark.nightly

@@ -196,7 +196,7 @@ CONFTEST = """
     import os
 
     def pytest_collection_modifyitems(items):
-        if os.environ.get("ORDER") == "reversed":
+        if os.environ.get("PYTEST_ORDER") == "reversed":
             items.reverse()
 """
 RIGHT = {
@@ -244,7 +244,7 @@ def test_calls_see_what_the_test_has_set(project: Any) -> None:
 @pytest.mark.nightly(each_commit=("as written",))
 @pytest.mark.parametrize("order", ["as written", "reversed"])
 def test_verdicts_do_not_depend_on_the_order(project: Any, order: str) -> None:
-    outcome = project.pytest("-p", "no:xdist", "test_compared.py", env={"ORDER": order}, timeout=500)
+    outcome = project.pytest("-p", "no:xdist", "test_compared.py", env={"PYTEST_ORDER": order}, timeout=500)
     assert outcome.outcomes == RIGHT, outcome.stdout
 
 

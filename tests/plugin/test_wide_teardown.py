@@ -66,7 +66,7 @@ PROJECT = {
 
     @pytest.mark.flaky(reruns=2)
     def test_flaky(ddl_strategy):
-        seen = pathlib.Path(os.environ["ATTEMPTS"], "flaky")
+        seen = pathlib.Path(os.environ["PYTEST_ATTEMPTS"], "flaky")
         first = not seen.exists()
         seen.touch()
         assert not first
@@ -102,7 +102,7 @@ PROJECT = {
 def outcome(new_project: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
     pytest.importorskip("pytest_rerunfailures", reason="pytest-rerunfailures is not installed")
     folder = tmp_path_factory.mktemp("attempts")
-    return new_project(PROJECT).pytest("-p", "no:xdist", env={"ATTEMPTS": str(folder)}, timeout=400)
+    return new_project(PROJECT).pytest("-p", "no:xdist", env={"PYTEST_ATTEMPTS": str(folder)}, timeout=400)
 
 
 @pytest.mark.parametrize(
