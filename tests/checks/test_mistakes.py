@@ -8,6 +8,7 @@ import pytest
 from simulated_training import Program, pair
 
 from pytest_ddl.equivalence.diagnosis.limitations import (
+    ACCUMULATION_IN_A_BRANCH,
     AVERAGES_IN_A_BRANCH,
     SYNCHRONIZED_IN_A_BRANCH,
     known_limitation,
@@ -118,6 +119,9 @@ def test_the_condition_of_an_average_that_overwrites_is_that_of_keras() -> None:
     average = OptimizerRecord("SGD", {"use_ema": True, "ema_overwrite_frequency": 2})
     kept = OptimizerRecord("SGD", {"use_ema": True, "ema_overwrite_frequency": None})
     assert known_limitation(raised(quoted, USER, OPTIMIZER), (average,)) is AVERAGES_IN_A_BRANCH
+    accumulated = OptimizerRecord("SGD", {"gradient_accumulation_steps": 2})
+    assert known_limitation(raised(quoted, USER, OPTIMIZER), (accumulated,)) is SYNCHRONIZED_IN_A_BRANCH
+    assert known_limitation(raised(quoted, OPTIMIZER), (accumulated,)) is ACCUMULATION_IN_A_BRANCH
     assert known_limitation(raised(quoted, USER, OPTIMIZER), (kept,)) is SYNCHRONIZED_IN_A_BRANCH
     assert known_limitation(raised(MERGE, USER, OPTIMIZER), (average,)) is SYNCHRONIZED_IN_A_BRANCH
 

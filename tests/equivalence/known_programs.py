@@ -188,6 +188,10 @@ def averages_that_overwrite(run: Any) -> None:
     _fit(run, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=2)
 
 
+def accumulated_by_the_optimizer(run: Any) -> None:
+    _fit(run, gradient_accumulation_steps=2)
+
+
 def averages_that_the_loop_puts_into_the_weights(run: Any) -> None:
     """The way around, which the known behavior names."""
     x, y = _arrays()

@@ -38,6 +38,7 @@ REPEATED, SCALED = "random-stream-repeated-across-replicas", "gradient-scaled-by
         ("central_storage", programs.evaluated_with_shared_metrics, "keras-metrics-central-storage"),
         ("central_storage", programs.shared_state_of_a_metric_of_the_program, "keras-metrics-central-storage"),
         ("mirrored", programs.averages_that_overwrite, "keras-average-overwrites"),
+        ("mirrored", programs.accumulated_by_the_optimizer, "keras-accumulation-steps"),
         ("mirrored", programs.strings, "keras-fit-strings"),
         ("mirrored", programs.one_example, "keras-fit-unequal-parts"),
         ("multi_worker_mirrored", programs.dropout, "keras-fit-multi-worker"),

@@ -134,14 +134,26 @@ TENSOR_LISTS = Limitation(
     "https://www.tensorflow.org/guide/dtensor_overview",
 )
 
+# The message quotes the functions of the condition.
+_BRANCH_OF_KERAS = (
+    r"merge_call.{0,3} called while defining a new graph.{0,3000}BaseOptimizer\._backend_apply_gradients\.<locals>"
+)
 AVERAGES_IN_A_BRANCH = Limitation(
-    # The message quotes the functions of the condition.
-    r"merge_call.{0,3} called while defining a new graph.{0,3000}BaseOptimizer\._backend_apply_gradients\.<locals>",
+    _BRANCH_OF_KERAS,
     "Keras 3 optimizers with ema_overwrite_frequency overwrite the weights by their averages inside a condition, in "
     "which TensorFlow cannot join the replicas",
     "https://github.com/keras-team/keras/issues/21366",
     of_keras=True,
     setting="ema_overwrite_frequency",
+)
+ACCUMULATION_IN_A_BRANCH = Limitation(
+    _BRANCH_OF_KERAS,
+    "Keras 3 Model.fit with gradient_accumulation_steps applies gradients inside a condition, in which TensorFlow "
+    "cannot join the replicas",
+    "https://github.com/keras-team/keras/issues/20582",
+    in_keras_loop=True,
+    of_keras=True,
+    setting="gradient_accumulation_steps",
 )
 SYNCHRONIZED_IN_A_BRANCH = Limitation(
     r"merge_call.{0,3} called while defining a new graph",
@@ -155,6 +167,7 @@ SYNCHRONIZED_IN_A_BRANCH = Limitation(
 
 LIMITATIONS: tuple[Limitation, ...] = (
     AVERAGES_IN_A_BRANCH,
+    ACCUMULATION_IN_A_BRANCH,
     SYNCHRONIZED_IN_A_BRANCH,
     UNEQUAL_PARTS,
     STRINGS,

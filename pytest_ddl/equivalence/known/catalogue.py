@@ -147,6 +147,14 @@ _ENTRIES = (
         *_REPLICAS,
     ),
     _limit(
+        "keras-accumulation-steps",
+        limits.ACCUMULATION_IN_A_BRANCH,
+        _FIT,
+        "Leave out gradient_accumulation_steps, and use a larger batch. If it does not fit into memory, add gradients "
+        "up in variables of the program.",
+        *_REPLICAS,
+    ),
+    _limit(
         "xla-variables-of-replicas",
         limits.XLA_REPLICAS,
         {"tensorflow": ">=2.16,<2.24"},
