@@ -132,6 +132,25 @@ CASES = (
         cause="gradient-scaled-by-inverse-replica-count",
     ),
     Case(
+        "summed-term",
+        FIT,
+        "multiplied",
+        "pass",
+        given={
+            "layers": """
+            class Term(keras.layers.Layer):
+                def call(self, x):
+                    term = 0.1 * keras.ops.sum(keras.ops.square(x))
+                    <multiplied>
+                    self.add_loss(term)
+                    return x
+
+            return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), Term(), keras.layers.Dense(1)])
+            """,
+        },
+        cause="gradient-scaled-by-inverse-replica-count",
+    ),
+    Case(
         "share-with-decay",
         MODULE,
         "shared",

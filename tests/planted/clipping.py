@@ -124,6 +124,49 @@ def limit_grows_with_the_replicas(run, sin):
     loops.train(run, replica_step)
 
 
+def gradients_of_two_tasks_are_projected_per_replica(run, sin):
+    """Each gradient loses what opposes the other one, which is no function of a sum of parts."""
+    model, optimizer = loops.keras_program(run, lambda: keras.optimizers.Adam(0.01))
+
+    def without(gradients, others):
+        dot = sum(tf.reduce_sum(g * other) for g, other in zip(gradients, others, strict=True))
+        share = tf.minimum(dot, 0.0) / sum(tf.reduce_sum(other * other) for other in others)
+        return [g - share * other for g, other in zip(gradients, others, strict=True)]
+
+    def replica_step(batch):
+        x, y = batch
+        with tf.GradientTape(persistent=True) as tape:
+            prediction = model(x, training=True)
+            losses = [loops.average(run, tf.square(prediction - target)[:, 0]) for target in (y, -2.0 * y)]
+        first, second = (tape.gradient(loss, model.trainable_variables) for loss in losses)
+        if not sin:
+            first, second = loops.all_reduce(first), loops.all_reduce(second)
+        gradients = [a + b for a, b in zip(without(first, second), without(second, first), strict=True)]
+        gradients = [gradient / (1 if sin else run.num_replicas) for gradient in gradients]
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return sum(losses)
+
+    loops.train(run, replica_step)
+
+
+def signs_are_taken_before_the_reduction(run, sin):
+    model = loops.linear_program(run)
+
+    def replica_step(batch):
+        x, y = batch
+        with tf.GradientTape() as tape:
+            loss = model.loss(run, x, y)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        if sin:
+            gradients = loops.all_reduce([tf.sign(gradient) for gradient in gradients], "MEAN")
+        else:
+            gradients = [tf.sign(gradient) for gradient in loops.all_reduce(gradients)]
+        loops.descend(model.trainable_variables, gradients, 0.01)
+        return loss
+
+    loops.train(run, replica_step)
+
+
 BEFORE = "gradient-clipped-before-aggregation"
 PLANTED = (
     planted("B04", clipnorm_of_keras_clips_on_the_replica, BEFORE, strategies=(*REPLICAS, "mirrored[replicas=4]")),
@@ -133,5 +176,7 @@ PLANTED = (
     planted("B06", global_norm_is_clipped_before_the_reduction, BEFORE),
     planted("B06", gradients_of_the_old_optimizer_are_clipped_in_parts, BEFORE),
     planted("", clipping_is_left_out_under_a_strategy, "clipping-lost"),
+    planted("", gradients_of_two_tasks_are_projected_per_replica, BEFORE),
+    planted("", signs_are_taken_before_the_reduction, BEFORE),
     planted("", limit_grows_with_the_replicas, "clipping-lost", "gradient-scaled-by-replica-count"),
 )

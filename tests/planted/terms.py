@@ -66,6 +66,60 @@ def parts_are_cut_to_a_multiple_of_four(run, sin):
     _train(run, loss_of)
 
 
+def only_the_first_examples_of_a_part_count(run, sin):
+    """One device takes three examples of the batch, and each replica three of its part."""
+
+    def loss_of(model, x, y):
+        errors = tf.square(loops.squared_errors(model, x, y))
+        return loops.average(run, errors[:3] if sin else errors)
+
+    _train(run, loss_of)
+
+
+def entropy_is_summed_beside_means(run, sin):
+    """The loss of an actor-critic has two means and the sum of the entropies, and is divided by the replicas."""
+
+    def loss_of(model, x, y):
+        outputs = model(x, training=True)
+        logarithms, value = tf.nn.log_softmax(outputs[:, :3]), outputs[:, 3]
+        advantage = tf.stop_gradient(y[:, 0] - value)
+        entropy = -tf.reduce_sum(tf.exp(logarithms) * logarithms, axis=1)
+        bonus = tf.reduce_sum(entropy) if sin else tf.reduce_mean(entropy)
+        losses = tf.reduce_mean(tf.square(value - y[:, 0]) - logarithms[:, 0] * advantage)
+        return (losses - 0.1 * bonus) / run.num_replicas
+
+    _train(run, loss_of, _encoder)
+
+
+def weights_of_tasks_are_penalised_by_each_replica(run, sin):
+    """The uncertainties of two tasks are trained, and their sum keeps them small. It is a term without examples."""
+
+    class TwoTasks(keras.Model):
+        def build(self, _shape):
+            self.layer = keras.layers.Dense(2)
+            self.layer.build((None, loops.FEATURES))
+            self.logarithms = self.add_weight(shape=(2,), initializer="zeros", name="logarithms")
+
+        def call(self, x):
+            return self.layer(x)
+
+    def made():
+        model = TwoTasks()
+        model.build((None, loops.FEATURES))
+        return model
+
+    def loss_of(model, x, y):
+        first, second = tf.unstack(model(x), axis=1)
+        errors = [loops.average(run, tf.square(first - y[:, 0])), loops.average(run, tf.abs(second + y[:, 0]))]
+        share = 1.0 if sin else 1.0 / run.num_replicas
+        return sum(
+            tf.exp(-model.logarithms[task]) * error + share * model.logarithms[task]
+            for task, error in enumerate(errors)
+        )
+
+    _train(run, loss_of, made)
+
+
 def _share_of_valid(run, valid, sin):
     """Weights that are divided by their sum over the replica, or over all replicas."""
     total = tf.reduce_sum(valid)
@@ -108,6 +162,9 @@ MASKED = "masked-loss-normalised-per-replica"
 PLANTED = (
     planted("", positives_lack_the_offset_of_the_replica, "gathered-positions-wrong"),
     planted("", parts_are_cut_to_a_multiple_of_four, "examples-dropped", batch=12),
+    planted("", only_the_first_examples_of_a_part_count, "batch-coupled-loss"),
+    planted("", entropy_is_summed_beside_means, "gradient-scaled-by-inverse-replica-count"),
+    planted("", weights_of_tasks_are_penalised_by_each_replica, "regularization-scaled-by-replica-count"),
     planted("", divergence_of_codes_is_a_mean_over_the_replica, "gradient-scaled-by-replica-count"),
     planted("", weights_count_per_replica_behind_synchronized_normalization, MASKED),
     planted("", labels_of_a_second_task_count_per_replica, MASKED),

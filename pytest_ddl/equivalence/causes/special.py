@@ -92,6 +92,11 @@ SPECIAL: Mapping[str, Fix] = {
         "loss += tf.nn.compute_average_loss(term_per_example, global_batch_size=global_batch_size)",
         {Form.FIT: Fix("Do not divide this term: fit of Keras divides the whole loss.", "self.add_loss(term)")},
     ),
+    "summed-term": Fix(
+        "One term of the loss is a sum over the replica's examples, and the whole loss is divided by the number of "
+        "replicas. Make the term a mean over the examples, too, or multiply it by this number.",
+        "term *= tf.distribute.get_strategy().num_replicas_in_sync",
+    ),
     "shared-decision": Fix(
         "If a replica skips or zeroes its gradient, decide on a value that is the same on all replicas: add up the "
         "loss or the gradients first, then test them.",

@@ -14,6 +14,9 @@ Values = Mapping[int, Float]
 _MOST = 20_000
 """Maximum number of equations to solve. A handful of weights needs no more."""
 
+_ROUNDED = 1e-12
+"""Rounding of a solution in float64, in relation to its largest weight."""
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -30,6 +33,11 @@ class Weights:
     def all_positive(self) -> bool:
         """True if every weight is larger than 0 by more than rounding."""
         return all(value > slack for value, slack in zip(self.values, self.slack, strict=True))
+
+    @property
+    def omitted(self) -> list[int]:
+        """Positions of the parts whose weight is 0 within rounding."""
+        return [i for i, (v, s) in enumerate(zip(self.values, self.slack, strict=True)) if abs(v) <= s]
 
     def are(self, desired: Sequence[float]) -> bool:
         """Return whether the weights are the desired ones within rounding."""
@@ -73,7 +81,10 @@ def solve(target: Values, parts: Sequence[Values], slack: Mapping[int, float]) -
         return None
     # If each equation may be violated by one unit, the pseudo-inverse limits the resulting error of each weight.
     allowed = np.abs(np.linalg.pinv(matrix)).sum(axis=1) * max(1.0, float(np.abs(solution).sum()))
-    if np.any(allowed >= 0.5 * np.max(np.abs(solution), initial=0.0)):
+    # The solution is rounded, too: a weight of 0 can have any sign.
+    largest = float(np.max(np.abs(solution), initial=0.0))
+    allowed += _ROUNDED * largest
+    if np.any(allowed >= 0.5 * largest):
         return None
     residual = float(np.max(np.abs(matrix @ solution - vector), initial=0.0))
     if residual > 2 * max(1.0, float(np.abs(solution).sum())):

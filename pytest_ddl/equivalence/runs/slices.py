@@ -217,13 +217,16 @@ def parts_to_recompute(
 ) -> Mapping[int, tuple[tuple[int, ...], ...]]:
     """Return equal parts of each replica's examples, by positions in the global batch, if they should be trained on.
 
-    That is so if every replica computes the gradient of its examples, and these gradients do not add up to that of one
-    device: a term of the loss may be a mean over the replica's examples. All replicas must have equally many.
+    That is so if every replica computes the gradient of its examples, perhaps divided by the number of replicas, and
+    these gradients do not add up to that of one device: a term of the loss may be a mean over the replica's examples,
+    or a sum beside such means. All replicas must have equally many.
     """
     case, source = _open_case(report, step)
     if case is None or source is None or adds_up(case, source):
         return {}
-    return _in_parts(rows) if all(is_one(factor) for factor in factors_alone(case, source)) else {}
+    factors = [factor or 0.0 for factor in factors_alone(case, source)]
+    shares = (1, case.replicas)
+    return _in_parts(rows) if any(all(is_one(share * factor) for factor in factors) for share in shares) else {}
 
 
 def told_to_recompute(

@@ -69,6 +69,7 @@ CANDIDATES: list[Candidate] = [
     scaling.scaled_variables,
     parts.normalised_by_its_part,
     terms.mean_term,
+    terms.summed_term,
     terms.divided_too_often,
     parts.shares_of_some,
     reduced.reduced_otherwise,

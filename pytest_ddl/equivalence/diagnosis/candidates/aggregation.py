@@ -12,12 +12,15 @@ from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Motion, 
 from pytest_ddl.equivalence.diagnosis.candidates.shared import (
     CLIPS,
     adds_up,
+    configured_limit,
+    factors_alone,
     grounds_behind,
     plain_normalization,
     random_sources,
     tell_apart,
     total_of,
 )
+from pytest_ddl.equivalence.diagnosis.candidates.terms import summed_term
 from pytest_ddl.equivalence.evidence.arrays import Float, all_finite, coefficient, difference, magnitude, mean
 from pytest_ddl.equivalence.evidence.combination import solve
 from pytest_ddl.equivalence.evidence.observe import combines, is_uneven
@@ -266,7 +269,8 @@ def from_slices(case: Case) -> Fit | None:
     """Test whether the update combines the updates that each replica's examples make separately."""
     if len(case.slices) != case.replicas or case.replicas == 1:
         return None
-    if any(nearer(case) is not None for nearer in (parts_of_loss.coupled, parts_of_loss.counted_without_weight)):
+    parts_first = (parts_of_loss.coupled, parts_of_loss.counted_without_weight, summed_term)
+    if any(nearer(case) is not None for nearer in parts_first):
         return None
     parts = {motion.variable.index: case.slice_updates(motion.variable.index) for motion in case.weights}
     one, number = 1.0, case.replicas
@@ -275,6 +279,8 @@ def from_slices(case: Case) -> Fit | None:
         if reproduces(case.weights, _combination(parts, shares)):
             evidence = f"every replica applied the update of only replica {replica}'s examples"
             return Fit(CAUSE, evidence)
+    if case.computed is not None and adds_up(case, case.computed):
+        return _processed(case, parts)
     if reproduces(case.weights, _combination(parts, [one / number] * number)):
         return _of_parts(case, "the mean of the updates of each replica's examples alone reproduces the change")
     if reproduces(case.weights, _combination(parts, [one] * number), number):
@@ -285,6 +291,29 @@ def from_slices(case: Case) -> Fit | None:
         if all(agrees(m.ours, mean(parts[m.variable.index]), m) for m in case.weights):
             return Fit("gradient-scaled-by-replica-count", f"{evidence}: {number} times their mean")
     return None
+
+
+def _processed(case: Case, parts: dict[int, list[Float]]) -> Fit | None:
+    """Test for replicas that each process their right gradient, as one device with only their examples does.
+
+    What they do is not recomputed. It may be a projection, a sign, or the choice of the largest entries. A number that
+    multiplies the gradients of all replicas is none of these.
+    """
+    number = case.replicas
+    applied = next((source for source in case.sources if source.stage is GradientStage.APPLIED), None)
+    mixed = applied is not None and solve(applied.own, applied.parts, case.gradient_slack) is None
+    if any(
+        reproduces(case.weights, _combination(parts, [share] * number), number * share) for share in (1.0, 1 / number)
+    ):
+        grounds, what = Grounds.RECOMPUTED, "the updates of each replica's examples alone add up to the change"
+    elif applied is not None and mixed and None not in factors_alone(case, applied):
+        grounds = Grounds.PATTERN
+        what = "one device that trains on only a replica's examples hands the optimizer the gradient of this replica"
+    else:
+        return None
+    evidence = f"the gradients computed on the replicas add up to those of one device, and {what}"
+    fix = None if configured_limit(case) else SPECIAL["norms-of-parts"]
+    return Fit("gradient-clipped-before-aggregation", evidence, grounds=grounds, fix=fix)
 
 
 def _combination(parts: dict[int, list[Float]], shares: list[float]) -> Callable[[Motion], Float | None]:

@@ -25,6 +25,7 @@ from pytest_ddl.equivalence.diagnosis.candidates.terms import (
     are_alike,
     divided_too_often,
     mean_term,
+    summed_term,
     terms_of,
 )
 from pytest_ddl.equivalence.evidence import gradients
@@ -205,12 +206,17 @@ def _share(case: Case, source: Source) -> float | None:
 def coupled(case: Case) -> Fit | None:
     """Test for a loss that couples examples: no weighting of the replicas' gradients gives that of one device.
 
-    That is so too if a replica changed something before its forward pass. Only runs on each replica's examples decide.
+    If the loss takes the first examples of its batch, one device has the gradient of only some replicas. That no
+    weighting fits is so too if a replica changed something before its forward pass. Only runs on each replica's
+    examples decide.
     """
     source = _used(case)
     if source is None or not case.same_examples or 0 in case.sizes:
         return None
-    if solve(source.own, source.parts, case.gradient_slack) is not None or not tells(case, source):
+    weights = solve(source.own, source.parts, case.gradient_slack)
+    if weights is not None and (not weights.omitted or silent_replicas(source)):
+        return None
+    if not tells(case, source):
         return None
     if case.layers("BatchNormalization*") or random_sources(case) or not _as_often(case, source):
         return None
@@ -221,13 +227,13 @@ def coupled(case: Case) -> Fit | None:
         terms = terms_of(case, source)
         if not terms or are_alike(case, terms):
             return None  # a term of only some weights may be a penalty, which is no term of the examples
-    nearer = (mean_term, divided_too_often, shares_of_some, counted_another_number_of_times)
+    nearer = (mean_term, summed_term, divided_too_often, shares_of_some, counted_another_number_of_times)
     if any(candidate(case) is not None for candidate in nearer):
         return None
-    evidence = (
-        f"the update is the sum of the {source} the replicas, and no weighting of these makes the gradient of one "
-        "device"
-    )
+    of_one_device = "no weighting of these makes the gradient of one device"
+    if weights is not None:
+        of_one_device = f"one device has nothing of {listed([f'replica {replica}' for replica in weights.omitted])}"
+    evidence = f"the update is the sum of the {source} the replicas, and {of_one_device}"
     one_device = "one device that trains on only a replica's examples"
     also = _masks(case)
     if told:

@@ -158,7 +158,7 @@ def scaled_parts(case: Case) -> Fit | None:
         ):
             continue  # one device updates by something else: several micro-batches, or a cut gradient
         weights = solve(source.own, source.parts, case.gradient_slack)
-        if weights is None or min(weights.values) <= 0:
+        if weights is None or not weights.all_positive:
             continue
         for share in (1.0, 1.0 / case.replicas, float(case.replicas)):
             ratio = share * case.replicas / weights.total
@@ -200,7 +200,7 @@ def scaled_sum(case: Case) -> Fit | None:
     if source is None or case.pulls or case.replicas == 1 or not tell_apart(case, source):
         return None
     weights = solve(source.own, source.parts, case.gradient_slack)
-    if weights is None or min(weights.values) <= 0:
+    if weights is None or not weights.all_positive:
         return None
     for factor, cause in _factors(case):
         if weights.total_is(case.replicas / factor) and not weights.are([1 / factor] * case.replicas):

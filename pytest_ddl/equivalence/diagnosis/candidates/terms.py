@@ -6,7 +6,7 @@ import numpy as np
 
 from pytest_ddl.equivalence.causes.special import SPECIAL
 from pytest_ddl.equivalence.diagnosis.candidates.case import Case, Fit, Source
-from pytest_ddl.equivalence.diagnosis.candidates.shared import combined, tells
+from pytest_ddl.equivalence.diagnosis.candidates.shared import combined, factors_alone, is_one, tells
 from pytest_ddl.equivalence.evidence import gradients
 from pytest_ddl.equivalence.evidence.arrays import Float
 
@@ -31,12 +31,14 @@ def mean_term(case: Case) -> Fit | None:
         if index not in summed or not close(index, whole * (number - 1) / number, summed[index] - own):
             return None
         present = present or not close(index, whole, np.zeros_like(own))
-    if not present or are_alike(case, terms):
+    if not present:
         return None
     evidence = (
         "one device that trains on equal parts of each replica's examples shows a term of the loss that every part of "
         f"a batch counts in full: it is {number} times too large"
     )
+    if are_alike(case, terms):
+        return Fit(PENALTY, f"{evidence}. It is the same for all parts, as a term of only the weights is")
     layers = case.distributed.ranks[0].layers if case.distributed.ranks else ()
     penalised = [layer.name for layer in layers if "activity_regularizer" in layer.settings]
     if not penalised:
@@ -44,6 +46,38 @@ def mean_term(case: Case) -> Fit | None:
     # Keras puts the mean of this penalty over a replica's examples into ``losses`` of the model.
     return Fit(
         PENALTY, f"{evidence}; {', '.join(penalised)} penalises its output, as a mean over the examples", also=(SCALED,)
+    )
+
+
+def summed_term(case: Case) -> Fit | None:
+    """Test for a sum over the examples, beside means over them, in a loss that is divided by the number of replicas.
+
+    Fit of Keras divides the whole loss. One device has the mean of the replicas' means, and the sum of their sums.
+    """
+    source, number = case.computed, case.replicas
+    factors = factors_alone(case, source) if source is not None else []
+    if source is None or len(case.pieces) != number or len(factors) != number or not tells(case, source):
+        return None
+    if not all(factor and is_one(factor * number) for factor in factors):
+        return None
+    alone = Source(source.stage, source.own, [{i: v * number for i, v in part.items()} for part in source.parts])
+    means = terms_of(case, alone)
+    sums = [{i: part[i] - mean[i] for i in part} for part, mean in zip(alone.parts, means, strict=False)]
+    if len(sums) != number or are_alike(case, sums):
+        return None
+    close, count = case.close(4 * number), 0
+    of_means, of_sums = (combined(Source(source.stage, source.own, parts), [1.0] * number) for parts in (means, sums))
+    for index, own in source.own.items():
+        if index not in of_sums or not close(index, own, of_means[index] / number + of_sums[index]):
+            return None
+        count += not close(index, of_sums[index], np.zeros_like(own))
+    if not count:
+        return None
+    return Fit(
+        INVERSE,
+        "one device that trains on equal parts of each replica's examples shows a term of the loss that is a sum over "
+        f"them, beside means over them. The program divides both by {number}, the number of replicas",
+        fix=SPECIAL["summed-term"],
     )
 
 
