@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ddl.training import data
+from pytest_ddl.training import data, environment
 from pytest_ddl.training.fitting import KERAS_BATCH
 from pytest_ddl.training.replacing import Replacements
+from pytest_ddl.trying.drawing import same_items
 from pytest_ddl.trying.found import Found, place
 from pytest_ddl.trying.objects import Objects
 from pytest_ddl.trying.steps import Steps
@@ -110,6 +111,8 @@ class Calls:
     def _cut(self, given: dict[str, Any], name: str) -> dict[str, Any]:
         """Return the arguments of a loop of Keras for at most ``batches`` batches of its data."""
         given["verbose"] = 0
+        for key in given.keys() & {"x", "validation_data"}:
+            given[key] = same_items(given[key], environment.keras_modules())
         if self.joined > 1 and hasattr(given.get("x"), "unbatch"):
             given["x"] = _joined(given["x"], self.joined)
         elif self.joined > 1:

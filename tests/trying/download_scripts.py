@@ -58,3 +58,23 @@ model = keras.Sequential(layers)
 model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 model.fit(train, epochs=2)
 """
+
+DRAWN_BATCHES = """
+import keras
+import numpy as np
+
+(x, y), _test = keras.datasets.mnist.load_data()
+
+class Turned(keras.utils.PyDataset):
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        rows = np.random.randint(0, len(x), 8)
+        return x[rows] / 255 + np.random.normal(size=(8, 1, 1)), y[rows]
+
+
+model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)])
+model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+model.fit(Turned(), steps_per_epoch=4, epochs=2)
+"""

@@ -374,8 +374,11 @@ def test_files_of_tutorials_have_stand_ins_and_own_ones_are_read(
 
 
 @pytest.mark.nightly
-def test_texts_of_tensorflow_datasets_have_a_stand_in(ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path) -> None:
-    found = tried(tmp_path / "script.py", download_scripts.TEXTS, ddl_equivalence)
+@pytest.mark.parametrize("name", ["TEXTS", "DRAWN_BATCHES"])
+def test_data_that_is_read_or_drawn_is_the_same_in_each_run(
+    name: str, ddl_equivalence: pytest_ddl.Equivalence, tmp_path: Path
+) -> None:
+    found = tried(tmp_path / "script.py", getattr(download_scripts, name), ddl_equivalence)
     assert found[-1].split() == ["compared:", "2", "step(s)"]
 
 
