@@ -17,6 +17,7 @@ from suites.defects import (
     saving,
     servers,
     training,
+    utilities,
     variables,
 )
 from suites.defects.registry import DEFECTS, VARIABLE, Defect, plant_from_environment, planted
@@ -41,5 +42,6 @@ __all__ = [
     "saving",
     "servers",
     "training",
+    "utilities",
     "variables",
 ]

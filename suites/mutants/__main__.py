@@ -82,7 +82,8 @@ def _work(chosen: argparse.Namespace, session: Session) -> None:
     open_ones = {one.name: one for one in mutants if one.name not in found}
     tests = {name: _tests(one, reached, session, chosen.new) for name, one in open_ones.items()}
     planting: list[Job] = [
-        (name, partial(_planted, session, reached, name, tests[name], chosen.seconds)) for name in open_ones
+        (name, partial(_planted, session, name, tests[name], chosen.seconds) if tests[name] else dict)
+        for name in open_ones
     ]
     for name, ran in results(planting, chosen.processes, 3 * chosen.seconds + 60):
         mutant, failed = open_ones[name], ran is None or "failed" in ran.values()
@@ -108,7 +109,7 @@ def _tests(mutant: Mutant, reached: Reached, session: Session, new: str) -> list
     return sorted(tests, key=lambda test: bool(new and re.search(new, test)))
 
 
-def _planted(session: Session, reached: Reached, name: str, tests: Sequence[str], seconds: int) -> dict[str, str]:
+def _planted(session: Session, name: str, tests: Sequence[str], seconds: int) -> dict[str, str]:
     """Run tests with a mutant until one fails that passes without it, or the time is over."""
     os.environ[VARIABLE] = name
     spent = 0.0
@@ -120,7 +121,11 @@ def _planted(session: Session, reached: Reached, name: str, tests: Sequence[str]
 
     with planted(name):
         found = session.run(tests, ends=ends)
-    return {test: one.outcome for test, one in found.items()}
+    outcomes = {test: one.outcome for test, one in found.items()}
+    last = [*outcomes][-1]
+    if outcomes[last] == "failed" and session.run([last])[last].outcome == "failed":
+        outcomes[last] = "failed without the mutant, too"
+    return outcomes
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import resource
 import signal
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,11 @@ def _start(work: Callable[[], Any], file: Path, seconds: int) -> int:
     pid = os.fork()
     if pid:
         return pid
-    status = 1
+    status, shown = 1, 2
     try:
         os.setsid()
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        shown = os.dup(2)
         sink = os.open(os.devnull, os.O_RDWR)
         for stream in (1, 2):
             os.dup2(sink, stream)
@@ -57,5 +59,7 @@ def _start(work: Callable[[], Any], file: Path, seconds: int) -> int:
         draft.write_bytes(pickle.dumps(found))
         draft.rename(file)
         status = 0
+    except Exception:
+        os.write(shown, traceback.format_exc().encode())
     finally:
         os._exit(status)
