@@ -15,6 +15,7 @@ from pytest_ddl.strategies.registry import UnknownStrategyError
 
 if TYPE_CHECKING:
     from pytest_ddl.harness import Harness
+    from pytest_ddl.strategies.spec import StrategySpec
 
 
 def parametrize(metafunc: pytest.Metafunc, harness: Harness) -> None:
@@ -30,6 +31,7 @@ def parametrize(metafunc: pytest.Metafunc, harness: Harness) -> None:
         if by_user:
             return
         specs = select(mark, fixtures, harness.settings["strategy"], harness.registry, metafunc.definition)
+        specs = _of_rank(metafunc.config, specs)
         unavailable = [harness.unavailable(spec, mark) for spec in specs]
     except (ValueError, pytest.UsageError) as error:
         fail_collection(metafunc.definition, error)
@@ -44,6 +46,15 @@ def parametrize(metafunc: pytest.Metafunc, harness: Harness) -> None:
         reason = "none of the selected strategies can run here; see pytest --ddl-list"
         parameters = [pytest.param(specs[0], id="unavailable", marks=[pytest.mark.skip(reason=reason)])]
     metafunc.parametrize(SPEC_FIXTURE, parameters, indirect=True, scope="session")
+
+
+def _of_rank(config: pytest.Config, specs: list[StrategySpec]) -> list[StrategySpec]:
+    """Return the variants that a rank runs, which is its own. Of a test that never runs there, return one.
+
+    A run under all strategies has several times as many items, and each rank would make all of them.
+    """
+    own = getattr(config.option, "ddl_variant", None)
+    return specs if own is None else [spec for spec in specs if spec == own] or specs[:1]
 
 
 def _refuse_idle_marker(metafunc: pytest.Metafunc) -> None:

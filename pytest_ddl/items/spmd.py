@@ -151,6 +151,7 @@ class SpmdRunner:
         options["plugins"] = [*options.get("plugins", []), *RANK_PLUGINS_OFF]
         options["ddl_machine"] = self._harness.machine
         options["ddl_folder"] = str(self._harness.folder)
+        options["ddl_variant"] = spec
         args = ["--rootdir", str(self._config.rootpath)]
         if self._config.inipath is not None:
             args += ["-c", str(self._config.inipath)]

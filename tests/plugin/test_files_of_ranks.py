@@ -1,4 +1,4 @@
-"""A rank collects the files of the next tests: few of them if its cluster was replaced, and none that have run."""
+"""A rank collects the next files, or few if its cluster was replaced, and makes no items of other variants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from pytest_ddl.items import parametrizing
 from pytest_ddl.items.spmd import FEW_FILES, MAX_FILES, SpmdRunner
+from pytest_ddl.strategies.registry import StrategyRegistry
+from pytest_ddl.strategies.spec import StrategySpec
 
 KEY = ("mirrored", "cpu")
 ITEMS = [SimpleNamespace(path=Path(f"test_{number}.py")) for number in range(3 * MAX_FILES)]
@@ -47,3 +50,15 @@ def test_a_replaced_cluster_collects_few_files_and_then_more(runner: SpmdRunner)
 def test_an_item_that_runs_again_is_collected_with_those_that_follow(runner: SpmdRunner) -> None:
     collected(runner, 5, replaced=True)
     assert collected(runner, 5, replaced=True) == [5, 6, 7, 8]
+
+
+def test_a_rank_makes_the_items_of_its_variant_and_one_of_each_other_test() -> None:
+    one, mirrored, central = map(StrategyRegistry().parse_variant, ("one_device", "mirrored", "central_storage"))
+
+    def made(own: object) -> list[StrategySpec]:
+        config: Any = SimpleNamespace(option=SimpleNamespace(ddl_variant=own))
+        return parametrizing._of_rank(config, [one, mirrored])
+
+    assert made(StrategyRegistry().parse_variant("mirrored")) == [mirrored]
+    assert made(central) == [one]
+    assert made(None) == [one, mirrored]
