@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from pytest_ddl import deferred
 from pytest_ddl.cluster.state import dict_versions, user_modules
-from pytest_ddl.cluster.state.user_modules import judge_replaced, loaded
+from pytest_ddl.cluster.state.user_modules import Reporting, UserModules, judge_replaced, loaded
 
 NAME = "ddl_module_of_a_user"
 
@@ -69,3 +70,12 @@ def test_without_a_new_module_nothing_is_judged_again(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, NAME, module_at("user.py"))
     one.of_user()
     assert "user.py" in judged
+
+
+def test_a_module_is_found_behind_a_finder_that_defers_its_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", [one for one in sys.meta_path if one is not deferred._finder])
+    UserModules(installed=lambda _module: None)
+    deferred.defer()
+    spec = deferred._finder.find_spec("tf_keras", None)
+    assert spec is not None
+    assert isinstance(spec.loader, Reporting)

@@ -18,13 +18,14 @@ PROJECT = {
         def pytest_runtest_makereport(item, call):
             report = yield
             if call.when == "call" and hasattr(report, "wasxfail"):
-                pathlib.Path(os.environ["SEEN"], item.name.partition("[")[0] + ".txt").write_text(report.longreprtext)
+                name = item.name.partition("[")[0]
+                pathlib.Path(os.environ["PYTEST_SEEN"], f"{name}.txt").write_text(report.longreprtext)
             return report
 
         @pytest.fixture(autouse=True)
         def process(ddl_strategy, request):
             name = request.node.name.partition("[")[0]
-            pathlib.Path(os.environ["SEEN"], name).write_text(str(os.getpid()))
+            pathlib.Path(os.environ["PYTEST_SEEN"], name).write_text(str(os.getpid()))
     """,
     "test_one.py": """
         import sys, pytest
@@ -100,7 +101,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def outcome(new_project: Callable[..., Any], seen: Path) -> Any:
-    return new_project(PROJECT).pytest("-p", "no:xdist", env={"SEEN": str(seen)}, timeout=300)
+    return new_project(PROJECT).pytest("-p", "no:xdist", env={"PYTEST_SEEN": str(seen)}, timeout=300)
 
 
 @pytest.mark.parametrize(

@@ -178,10 +178,11 @@ class _Finder(MetaPathFinder):
         self._installed = installed
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        for finder in list(sys.meta_path):
+        # Only those that follow: one before it that delegates, too, would call this one again without end.
+        following = sys.meta_path[sys.meta_path.index(self) + 1 :] if self in sys.meta_path else []
+        for finder in following:
             if isinstance(finder, _Finder):
-                # Two of these finders would call each other without end.
-                continue
+                continue  # it would keep this one from seeing the loader of an installed module
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 # Modules that are built in have an origin too, which is no file.
