@@ -87,22 +87,30 @@ class Positions(keras.layers.Layer):
         return self.tokens(x) + self.positions(keras.ops.arange(FEATURES))
 
 
-def _fit_text(run: Any, loss: Any) -> None:
+def _fit_text(run: Any, loss: Any, optimizer: Any = keras.optimizers.Adam, exclude: str = "", **options: Any) -> None:
     x = np.random.default_rng(0).integers(0, 20, (EXAMPLES, FEATURES)).astype("int32")
     with run.strategy.scope():
         layers = [keras.Input((FEATURES,), dtype="int32"), Positions(), LAYERS.Flatten(), LAYERS.Dense(1)]
         model = keras.Sequential(layers)
-        model.compile(keras.optimizers.Adam(0.01), loss)
+        made = optimizer(0.01, **options)
+        if exclude:
+            made.exclude_from_weight_decay(var_names=[exclude])
+        model.compile(made, loss)
     run.watch(model=model)
     run.fit(model, _set(run, x, x[:, :1] / 10), epochs=2)
 
 
-def positions(run: Any) -> None:
-    _fit_text(run, "mse")
+def positions(run: Any, **options: Any) -> None:
+    _fit_text(run, "mse", **options)
 
 
-def positions_and_a_gradient_that_is_too_large(run: Any) -> None:
-    _fit_text(run, _scalar)
+def positions_and_a_gradient_that_is_too_large(run: Any, **options: Any) -> None:
+    _fit_text(run, _scalar, **options)
+
+
+def positions_that_decay_under_a_strategy_only(run: Any) -> None:
+    alone = run.strategy.num_replicas_in_sync == 1
+    _fit_text(run, "mse", keras.optimizers.AdamW, exclude="embeddings" if alone else "", weight_decay=0.1)
 
 
 def shared_metrics(run: Any) -> None:

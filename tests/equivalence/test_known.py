@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import keras
 import known_programs as programs
 import pytest
 import understood_programs as loops
@@ -52,6 +53,30 @@ def test_what_keras_does_by_itself_is_recognized(strategy, program, known):
     assert [behavior.id for behavior in report.known_behaviors] == [known]
 
 
+@pytest.mark.nightly(each_commit=("AdamW",))
+@pytest.mark.parametrize(
+    ("optimizer", "options", "verdict"),
+    [
+        pytest.param(keras.optimizers.AdamW, {}, "known", id="AdamW"),
+        pytest.param(keras.optimizers.AdamW, {"exclude": "embeddings", "weight_decay": 0.1}, "known", id="excluded"),
+        pytest.param(keras.optimizers.Adam, {"weight_decay": 0.1, "amsgrad": True}, "known", id="largest"),
+        # Without a first moment, later steps show no gradient that could be compared.
+        pytest.param(keras.optimizers.RMSprop, {"weight_decay": 0.1}, "inconclusive", id="RMSprop"),
+        pytest.param(keras.optimizers.Adagrad, {"weight_decay": 0.1}, "inconclusive", id="Adagrad"),
+    ],
+)
+def test_squares_of_parts_are_recognized_with_decay_and_other_optimizers(optimizer, options, verdict):
+    report = check_training(partial(programs.positions, optimizer=optimizer, **options), "mirrored", **GIVEN)
+    assert report.verdict == verdict, str(report)
+    assert [behavior.id for behavior in report.known_behaviors] == ["keras-squares-of-parts"]
+
+
+@pytest.mark.nightly
+def test_a_decay_that_one_device_does_not_have_is_no_known_behavior():
+    report = check_training(programs.positions_that_decay_under_a_strategy_only, "mirrored", **GIVEN)
+    assert report.verdict == "fail", str(report)
+
+
 # A gradient that is too large beside shared metrics is the headline of another test of each commit.
 @pytest.mark.nightly(each_commit=("central_storage-shared_counts_and_an_area_that_is_wrong-metric-wrong",))
 @pytest.mark.parametrize(
@@ -61,6 +86,11 @@ def test_what_keras_does_by_itself_is_recognized(strategy, program, known):
         ("mirrored", programs.dropout_and_noise_of_the_program, REPEATED),
         ("mirrored", programs.dropout_and_a_gradient_that_is_too_large, SCALED),
         ("mirrored", programs.positions_and_a_gradient_that_is_too_large, SCALED),
+        (
+            "mirrored",
+            partial(programs.positions_and_a_gradient_that_is_too_large, optimizer=keras.optimizers.AdamW),
+            SCALED,
+        ),
         ("mirrored", programs.normalized_and_a_state_of_the_program, "state-not-aggregated"),
         ("mirrored", programs.weighted_by_class_and_a_state_of_the_program, "state-not-aggregated"),
         ("mirrored", programs.tuned_with_a_state_of_the_program, "state-not-aggregated"),

@@ -7,6 +7,9 @@ one of positions, Keras squares each row and then adds up. So the second moment 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +26,14 @@ from pytest_ddl.equivalence.evidence.tolerance import Tolerance
 from pytest_ddl.equivalence.findings import Finding
 from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, VariableRecord
 
-CAUSES = ("optimizer-state-mismatch", "sparse-gradient-mismatch")
-_DECAY = {"Adam": "beta_2", "RMSprop": "rho"}
-_CHANGES = ("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "amsgrad", "weight_decay", "momentum", "centered")
+_SQUARES: Mapping[str, tuple[str, str]] = {
+    "Adam": ("velocity", "beta_2"),
+    "AdamW": ("velocity", "beta_2"),
+    "RMSprop": ("velocity", "rho"),
+    "Adagrad": ("accumulator", ""),
+}
+"""Type of an optimizer -> last word of the slot that holds squares, and the setting with its decay; empty for a sum."""
+_CHANGES = ("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "momentum", "centered")
 """Settings with which the recomputation is another one."""
 _ROUNDINGS = 1e3
 """Number of roundings in one update, at most. A defect is many orders of magnitude larger."""
@@ -37,20 +45,19 @@ def is_squares_of_parts(finding: Finding, comparison: Comparison) -> bool:
     tolerance = comparison.tolerance
     step = finding.step
     kind, settings = settings_of(distributed)
-    if finding.check not in (STEP_EQ, OPT_STATE) or finding.cause not in CAUSES or not step or kind not in _DECAY:
+    if finding.check not in (STEP_EQ, OPT_STATE) or not step or kind not in _SQUARES:
         return False
     if any(settings.get(name) for name in _CHANGES) or step > min(reference.num_steps, distributed.num_steps):
         return False
     explained: set[int] = set()
     for weight in _sparse(distributed, step):
-        slots, decay = _slots(distributed, weight), settings[_DECAY[kind]]
+        ours, theirs = (_Update(record, weight, kind, settings) for record in comparison.records[::-1])
+        decay = theirs.decay(step)
         # Later steps begin with other weights, but they must use the same rule.
-        if all(
-            _is_of_squares(distributed, weight, slots, at, decay)
-            and _follows(distributed, weight, slots, at, kind, settings)
-            for at in range(step, distributed.num_steps + 1)
+        if decay is not None and all(
+            ours.has_squares_of_parts(at) and ours.moves(at, decay) for at in range(step, distributed.num_steps + 1)
         ):
-            explained |= {weight.index, slots["velocity"].index}
+            explained |= {weight.index, *ours.squares}
     watched = (*of_kind(distributed, VariableKind.TRAINABLE), *of_kind(distributed, VariableKind.SLOT))
     apart = {variable.index for variable in watched if _is_beyond(reference, distributed, variable, step, tolerance)}
     return bool(apart) and apart <= explained
@@ -63,58 +70,94 @@ def _sparse(record: TrainingRecord, step: int) -> list[VariableRecord]:
     return [weight for weight in of_kind(record, VariableKind.TRAINABLE) if weight.index in shared]
 
 
-def _slots(record: TrainingRecord, weight: VariableRecord) -> dict[str, VariableRecord]:
-    """Return the slots of a weight by the last word of their names."""
-    slots = [slot for slot in of_kind(record, VariableKind.SLOT) if slot.slot_of == weight.index]
-    return {slot.name.replace("_", "/").rsplit("/", 1)[-1]: slot for slot in slots if slot.shape == weight.shape}
+@dataclass(frozen=True)
+class _Update:
+    """Rule by which an optimizer of Keras 3 updates one weight in a run."""
 
+    record: TrainingRecord
+    weight: VariableRecord
+    kind: str
+    settings: Mapping[str, Any]
 
-def _is_of_squares(
-    record: TrainingRecord, weight: VariableRecord, slots: Mapping[str, VariableRecord], step: int, decay: object
-) -> bool:
-    velocity = slots.get("velocity")
-    parts = [part.get(weight.index) for part in by_replica(record, step, GradientStage.APPLIED).values()]
-    if velocity is None or not isinstance(decay, float) or not parts or any(part is None for part in parts):
-        return False
-    before, after = (record.value(velocity.index, at) for at in (step - 1, step))
-    if before is None or after is None:
-        return False
-    squares = sum(np.square(np.asarray(part, np.float64)) for part in parts)
-    return _is_close(after, decay * np.asarray(before, np.float64) + (1 - decay) * squares, velocity.dtype)
+    @cached_property
+    def _slots(self) -> dict[str, VariableRecord]:
+        """The slots of the weight, by the last word of their names."""
+        slots = [slot for slot in of_kind(self.record, VariableKind.SLOT) if slot.slot_of == self.weight.index]
+        shape = self.weight.shape
+        return {slot.name.replace("_", "/").rsplit("/", 1)[-1]: slot for slot in slots if slot.shape == shape}
 
+    @property
+    def squares(self) -> tuple[int, ...]:
+        """The slots that hold squares, which are two with ``amsgrad``."""
+        names = (_SQUARES[self.kind][0], *(("hat",) if self.settings.get("amsgrad") else ()))
+        return tuple(self._slots[name].index for name in names if name in self._slots)
 
-def _follows(
-    record: TrainingRecord,
-    weight: VariableRecord,
-    slots: Mapping[str, VariableRecord],
-    step: int,
-    kind: str,
-    settings: Mapping[str, object],
-) -> bool:
-    """Return whether the weight moved as the optimizer's rule says, with the squares that it used."""
-    values = [record.value(weight.index, at) for at in (step - 1, step)]
-    before, after = values
-    rate, velocity = rate_of(record, step), record.value(slots["velocity"].index, step)
-    epsilon = settings.get("epsilon", 1e-7)
-    if before is None or after is None or rate is None or velocity is None or not isinstance(epsilon, float):
-        return False
-    square = np.asarray(velocity, np.float64)
-    if kind == "RMSprop":
-        parts = [part[weight.index] for part in by_replica(record, step, GradientStage.APPLIED).values()]
-        moved: Float = rate * sum(np.asarray(part, np.float64) for part in parts) / np.sqrt(square + epsilon)
-    else:
-        counters, mean = of_kind(record, VariableKind.ITERATIONS), slots.get("momentum")
-        count = record.value(counters[0].index, step) if len(counters) == 1 else None
-        first, second = settings.get("beta_1"), settings.get("beta_2")
-        moment = record.value(mean.index, step) if mean is not None else None
-        if count is None or moment is None or not isinstance(first, float) or not isinstance(second, float):
+    def has_squares_of_parts(self, step: int) -> bool:
+        """Return whether the slot holds the sum of the squares of the replicas' parts."""
+        slot, (_name, decay) = self._slots.get(_SQUARES[self.kind][0]), _SQUARES[self.kind]
+        parts, keep = self._parts(step), self.settings.get(decay) if decay else 1.0
+        values = self._around(slot, step)
+        if slot is None or not isinstance(keep, float) or not parts or values is None:
             return False
+        squares = sum(np.square(part) for part in parts)
+        expected = keep * values[0] + ((1 - keep) if decay else 1.0) * squares
+        if not _is_close(values[1], expected, slot.dtype):
+            return False
+        largest = self._around(self._slots.get("hat"), step) if self.settings.get("amsgrad") else None
+        return largest is None or bool(np.all(largest[1] == np.maximum(largest[0], values[1])))
+
+    def decay(self, step: int) -> float | None:
+        """Return the share of the weight that decayed in a step; ``None`` if the update follows no rule."""
+        share = float(self.settings.get("weight_decay") or 0.0)
+        # A weight may be excluded from the decay, which the settings do not say.
+        return next((one for one in dict.fromkeys((share, 0.0)) if self.moves(step, one)), None)
+
+    def moves(self, step: int, decay: float) -> bool:
+        """Return whether the weight moved as the optimizer's rule says, with the squares that it used."""
+        values, rate, moved = self._around(self.weight, step), rate_of(self.record, step), self._movement(step)
+        if values is None or rate is None or moved is None:
+            return False
+        before, after = values
+        moved = moved + decay * rate * before
+        # Keras keeps the learning rate and the constants of Adam in float32.
+        rounding = unit_roundoff("float32") * magnitude(moved) + unit_roundoff(self.weight.dtype) * magnitude(after)
+        return difference(after - before, -moved).error <= _ROUNDINGS * rounding
+
+    def _movement(self, step: int) -> Float | None:
+        rate, epsilon = rate_of(self.record, step), self.settings.get("epsilon", 1e-7)
+        square = self._after("hat" if self.settings.get("amsgrad") else _SQUARES[self.kind][0], step)
+        if rate is None or square is None or not isinstance(epsilon, float):
+            return None
+        if self.kind in ("RMSprop", "Adagrad"):
+            parts = self._parts(step)
+            return rate * np.sum(parts, axis=0, dtype=np.float64) / np.sqrt(square + epsilon) if parts else None
+        counters, mean = of_kind(self.record, VariableKind.ITERATIONS), self._after("momentum", step)
+        count = self.record.value(counters[0].index, step) if len(counters) == 1 else None
+        first, second = self.settings.get("beta_1"), self.settings.get("beta_2")
+        if count is None or mean is None or not isinstance(first, float) or not isinstance(second, float):
+            return None
         scale = rate * np.sqrt(1 - second ** int(count)) / (1 - first ** int(count))
-        moved = np.asarray(moment, np.float64) * scale / (np.sqrt(square) + epsilon)
-    change = np.asarray(after, np.float64) - np.asarray(before, np.float64)
-    # Keras keeps the learning rate and the constants of Adam in float32.
-    slack = _ROUNDINGS * (unit_roundoff("float32") * magnitude(moved) + unit_roundoff(weight.dtype) * magnitude(after))
-    return difference(change, -moved).error <= slack
+        moved: Float = mean * scale / (np.sqrt(square) + epsilon)
+        return moved
+
+    def _parts(self, step: int) -> list[Float]:
+        """Return the replicas' gradients of the weight; none if one of them is not known."""
+        parts = [part.get(self.weight.index) for part in by_replica(self.record, step, GradientStage.APPLIED).values()]
+        known = [np.asarray(part, np.float64) for part in parts if part is not None]
+        return known if len(known) == len(parts) else []
+
+    def _around(self, variable: VariableRecord | None, step: int) -> tuple[Float, Float] | None:
+        """Return the values of a variable before and after a step."""
+        if variable is None:
+            return None
+        before, after = (self.record.value(variable.index, at) for at in (step - 1, step))
+        if before is None or after is None:
+            return None
+        return np.asarray(before, np.float64), np.asarray(after, np.float64)
+
+    def _after(self, slot: str, step: int) -> Float | None:
+        values = self._around(self._slots.get(slot), step)
+        return None if values is None else values[1]
 
 
 def _is_beyond(

@@ -190,13 +190,15 @@ def _factor(motion: Motion, factors: Collection[float]) -> float | None:
 def optimizer_itself(case: Case) -> Fit | None:
     """Test for an optimizer that gets the right gradient from the replicas but computes a wrong update from it."""
     source = next((s for s in case.sources if s.stage is GradientStage.APPLIED), None)
-    if source is None or not source.own or not case.in_gradient_units or not adds_up(case, source):
+    if source is None or not source.own or not adds_up(case, source):
         return None
-    # The gradient computed back from the update is right too. So the error is in the optimizer's own state.
     pulls = [m for m in case.pulls if m.variable.index in source.own]
-    right = all(m.is_right for m in pulls)
+    if case.in_gradient_units and not pulls:
+        return None
+    # If the gradient computed back from the update is right too, the error is in the optimizer's own state.
+    right = bool(pulls) and all(m.is_right for m in pulls)
     wrong = [m for m in case.slots if not m.is_right]
-    if not pulls or not (right or wrong) or any(m.components_differ for m in case.effective):
+    if not (right or wrong) or any(m.components_differ for m in case.effective):
         return None
     where = f" ({wrong[0].variable.name})" if wrong else ""
     return Fit(
