@@ -60,7 +60,9 @@ def test_what_keras_does_by_itself_is_recognized(strategy, program, known):
         pytest.param(keras.optimizers.AdamW, {}, "known", id="AdamW"),
         pytest.param(keras.optimizers.AdamW, {"exclude": "embeddings", "weight_decay": 0.1}, "known", id="excluded"),
         pytest.param(keras.optimizers.Adam, {"weight_decay": 0.1, "amsgrad": True}, "known", id="largest"),
-        # Without a first moment, later steps show no gradient that could be compared.
+        pytest.param(keras.optimizers.Nadam, {"weight_decay": 0.1}, "known", id="Nadam"),
+        # Later steps show no gradient that could be compared.
+        pytest.param(keras.optimizers.Lamb, {}, "inconclusive", id="Lamb"),
         pytest.param(keras.optimizers.RMSprop, {"weight_decay": 0.1}, "inconclusive", id="RMSprop"),
         pytest.param(keras.optimizers.Adagrad, {"weight_decay": 0.1}, "inconclusive", id="Adagrad"),
     ],

@@ -58,8 +58,8 @@ _ENTRIES = (
     ),
     KnownBehavior(
         "keras-squares-of-parts",
-        "Adam, AdamW, RMSprop and Adagrad of Keras 3 square the replicas' parts of a sparse gradient one by one, so "
-        "that rows that all replicas use (positional embeddings) move by another step than on one device",
+        "Adam and other optimizers of Keras 3 square the replicas' parts of a sparse gradient one by one, so that rows "
+        "that all replicas use (positional embeddings) move by another step than on one device",
         ("optimizer-state-mismatch", "sparse-gradient-mismatch"),
         "Make the gradient dense, for example by multiplying a one-hot matrix with the embeddings, or add positions by "
         "a weight of the layer (self.add_weight) instead of an Embedding of a range.",

@@ -29,6 +29,8 @@ from pytest_ddl.records import GradientStage, TrainingRecord, VariableKind, Vari
 _SQUARES: Mapping[str, tuple[str, str]] = {
     "Adam": ("velocity", "beta_2"),
     "AdamW": ("velocity", "beta_2"),
+    "Nadam": ("velocity", "beta_2"),
+    "Lamb": ("velocity", "beta_2"),
     "RMSprop": ("velocity", "rho"),
     "Adagrad": ("accumulator", ""),
 }
@@ -96,6 +98,8 @@ class _Update:
         """Return whether the slot holds the sum of the squares of the replicas' parts."""
         slot, (_name, decay) = self._slots.get(_SQUARES[self.kind][0]), _SQUARES[self.kind]
         parts, keep = self._parts(step), self.settings.get(decay) if decay else 1.0
+        if self.kind == "Nadam" and isinstance(keep, float):
+            keep = float(np.float32(keep))  # as Keras rounds it, also for weights in float64
         values = self._around(slot, step)
         if slot is None or not isinstance(keep, float) or not parts or values is None:
             return False
@@ -136,9 +140,29 @@ class _Update:
         first, second = self.settings.get("beta_1"), self.settings.get("beta_2")
         if count is None or mean is None or not isinstance(first, float) or not isinstance(second, float):
             return None
-        scale = rate * np.sqrt(1 - second ** int(count)) / (1 - first ** int(count))
-        moved: Float = mean * scale / (np.sqrt(square) + epsilon)
-        return moved
+        return rate * self._direction(step, int(count), mean, square, first, second, epsilon)
+
+    def _direction(
+        self, step: int, count: int, mean: Float, square: Float, first: float, second: float, epsilon: float
+    ) -> Float:
+        """Return the update of an optimizer like Adam, divided by the learning rate.
+
+        Source of the formulas: ``update_step`` of these optimizers in Keras 3.15.1.
+        """
+        corrected = square / (1 - second**count)
+        if self.kind == "Nadam":
+            shares = [first * (1 - 0.5 * 0.96**at) for at in range(1, count + 2)]
+            so_far, with_next = float(np.prod(shares[:-1])), float(np.prod(shares))
+            gradient = np.sum(self._parts(step), axis=0, dtype=np.float64)
+            ahead = shares[-1] * mean / (1 - with_next) + (1 - shares[-2]) * gradient / (1 - so_far)
+            return np.asarray(ahead / (np.sqrt(corrected) + epsilon), np.float64)
+        if self.kind == "Lamb":
+            update = mean / (1 - first**count) / (np.sqrt(corrected) + epsilon)
+            values = self._around(self.weight, step)
+            sizes = [float(np.linalg.norm(one)) for one in (update, *(values or ())[:1])]
+            return update * (sizes[1] / sizes[0] if len(sizes) == 2 and all(sizes) else 1.0)
+        scale = np.sqrt(1 - second**count) / (1 - first**count)
+        return np.asarray(mean * scale / (np.sqrt(square) + epsilon), np.float64)
 
     def _parts(self, step: int) -> list[Float]:
         """Return the replicas' gradients of the weight; none if one of them is not known."""
