@@ -169,7 +169,7 @@ def install_cache(put: Replacements, keras: Any, folder: Path, note: Note) -> No
         try:
             return original(**given)  # the file may be there
         except DownloadRefusedError:
-            # Only now is a file made, and not where later runs of the script would take it for the real one.
+            # In another folder, because later runs of the script would take this file for the real one.
             hashes = ("md5_hash", "file_hash")
             made = {name: value for name, value in given.items() if name not in hashes} | {"cache_dir": str(folder)}
             asked = "keras.utils.get_file"

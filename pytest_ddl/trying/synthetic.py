@@ -51,7 +51,7 @@ KINDS = {
     "cats_vs_dogs": SyntheticKind((64, 64, 3), 2, (4_000, 1)),
     "imdb_reviews": SyntheticKind((), 2, (25_000, 25_000), sequence=True),
 }
-"""Datasets of Keras, and of TensorFlow Datasets, whose names differ where their contents do."""
+"""Datasets of Keras and of TensorFlow Datasets. Two with the same name have the same content."""
 _ROWS = re.compile(r"(?:reshape\(|\[)[^\n\]]*?\b(\d[\d_]{4,})\b")
 """A large number in a shape or in an index of a script, such as ``reshape(60000, 784)`` or ``x[50000:]``."""
 

@@ -78,7 +78,7 @@ def factors_are_taken_again() -> None:
 
 @defect(r"test_tracked_containers\.py::test_a_container_tracks_what")
 def removed_parts_are_tracked() -> None:
-    """What is taken out of a container of a layer stays among the variables of the layer."""
+    """A layer keeps the variables of an object that was taken out of one of its containers."""
     from keras.src.utils import tracking
 
     skip(tracking.Tracker, "untrack")

@@ -27,7 +27,7 @@ from suites.mutants.session import Outcome, Session
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one mutant."""
+    """Outcome of one mutant."""
 
     name: str
     folder: str

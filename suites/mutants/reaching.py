@@ -16,7 +16,7 @@ from suites.mutants.making import Mutant, root
 from suites.mutants.session import Outcome, Session
 
 FOLDER = Path(__file__).parents[2] / ".mutants"
-"""Where the lines and the outcomes of each file with tests are. Git ignores it."""
+"""Folder with the executed lines and the outcomes of each file with tests. Git ignores it."""
 SECONDS = 15
 """CPU seconds after which no further test of a file is measured."""
 

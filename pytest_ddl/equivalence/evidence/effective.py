@@ -65,6 +65,11 @@ def momentum_of(settings: Mapping[str, Any]) -> float:
     return float(np.float32(settings.get("momentum") or 0.0))
 
 
+def used_decay(kind: str, beta: float) -> float:
+    """Return the decay that an optimizer of a type computes with, for a setting such as ``beta_2``."""
+    return float(np.float32(beta)) if kind in _ROUNDED else beta
+
+
 def rate_of(record: TrainingRecord, step: int) -> float | None:
     """Return the learning rate that a step used: the set value, or the value of a schedule before the update."""
     found = of_kind(record, VariableKind.LEARNING_RATE)
@@ -92,7 +97,7 @@ def rule_for(record: TrainingRecord, variable: VariableRecord, step: int) -> Upd
     slot = first_moment(record, variable) if isinstance(beta, float) else None
     if slot is None or not isinstance(beta, float) or beta >= 1.0:
         return change
-    beta = float(np.float32(beta)) if kind in _ROUNDED else beta
+    beta = used_decay(kind, beta)
     return UpdateRule(slot, beta, 1.0 - beta, f"the first moment {slot.name}")
 
 

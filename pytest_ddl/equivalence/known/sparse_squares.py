@@ -19,7 +19,7 @@ from pytest_ddl.equivalence.evidence.arithmetic import unit_roundoff
 from pytest_ddl.equivalence.evidence.arrays import Float, difference, magnitude
 from pytest_ddl.equivalence.evidence.bounds import Decision
 from pytest_ddl.equivalence.evidence.comparison import Comparison
-from pytest_ddl.equivalence.evidence.effective import rate_of, settings_of
+from pytest_ddl.equivalence.evidence.effective import rate_of, settings_of, used_decay
 from pytest_ddl.equivalence.evidence.gradients import by_replica
 from pytest_ddl.equivalence.evidence.observe import of_kind
 from pytest_ddl.equivalence.evidence.tolerance import Tolerance
@@ -97,12 +97,11 @@ class _Update:
     def has_squares_of_parts(self, step: int) -> bool:
         """Return whether the slot holds the sum of the squares of the replicas' parts."""
         slot, (_name, decay) = self._slots.get(_SQUARES[self.kind][0]), _SQUARES[self.kind]
-        parts, keep = self._parts(step), self.settings.get(decay) if decay else 1.0
-        if self.kind == "Nadam" and isinstance(keep, float):
-            keep = float(np.float32(keep))  # as Keras rounds it, also for weights in float64
+        parts, given = self._parts(step), self.settings.get(decay) if decay else 1.0
         values = self._around(slot, step)
-        if slot is None or not isinstance(keep, float) or not parts or values is None:
+        if slot is None or not isinstance(given, float) or not parts or values is None:
             return False
+        keep = used_decay(self.kind, given)
         squares = sum(np.square(part) for part in parts)
         expected = keep * values[0] + ((1 - keep) if decay else 1.0) * squares
         if not _is_close(values[1], expected, slot.dtype):
