@@ -47,7 +47,8 @@ def clipnorm_in_fit_clips_on_the_replica(run, sin):
     run.fit(model, loops.dataset(run), shuffle=False)
 
 
-def global_norm_is_clipped_before_the_reduction(run, sin):
+def _processed(run, process, before, reduction="SUM", rate=0.1):
+    """Train with gradients that are processed before they are reduced, or after it."""
     model = loops.linear_program(run)
 
     def replica_step(batch):
@@ -55,15 +56,15 @@ def global_norm_is_clipped_before_the_reduction(run, sin):
         with tf.GradientTape() as tape:
             loss = model.loss(run, x, y)
         gradients = tape.gradient(loss, model.trainable_variables)
-        if sin:
-            gradients, _norm = tf.clip_by_global_norm(gradients, 0.5)
-        gradients = loops.all_reduce(gradients)
-        if not sin:
-            gradients, _norm = tf.clip_by_global_norm(gradients, 0.5)
-        loops.descend(model.trainable_variables, gradients)
+        gradients = loops.all_reduce(process(gradients), reduction) if before else process(loops.all_reduce(gradients))
+        loops.descend(model.trainable_variables, gradients, rate)
         return loss
 
     loops.train(run, replica_step)
+
+
+def global_norm_is_clipped_before_the_reduction(run, sin):
+    _processed(run, lambda gradients: tf.clip_by_global_norm(gradients, 0.5)[0], before=sin)
 
 
 def gradients_of_the_old_optimizer_are_clipped_in_parts(run, sin):
@@ -150,21 +151,7 @@ def gradients_of_two_tasks_are_projected_per_replica(run, sin):
 
 
 def signs_are_taken_before_the_reduction(run, sin):
-    model = loops.linear_program(run)
-
-    def replica_step(batch):
-        x, y = batch
-        with tf.GradientTape() as tape:
-            loss = model.loss(run, x, y)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        if sin:
-            gradients = loops.all_reduce([tf.sign(gradient) for gradient in gradients], "MEAN")
-        else:
-            gradients = [tf.sign(gradient) for gradient in loops.all_reduce(gradients)]
-        loops.descend(model.trainable_variables, gradients, 0.01)
-        return loss
-
-    loops.train(run, replica_step)
+    _processed(run, lambda gradients: [tf.sign(one) for one in gradients], before=sin, reduction="MEAN", rate=0.01)
 
 
 BEFORE = "gradient-clipped-before-aggregation"
